@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.tier.status import tier_status
 
@@ -156,7 +157,7 @@ def _merged(bars: Sequence[Bar], bars_max: int) -> list[Bar]:
             sum(bar.segment_count for bar in part),
         )
         for run in runs
-        for part in (run[at : at + size] for at in range(0, len(run), size))
+        for part in batched(run, size)
     ]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
+from tidelog_core.batched import batched
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.first_time import ONLY_MARKERS, first_time
 from tidelog_core.records.header import HEADER_SIZE
@@ -80,8 +81,7 @@ async def _ask(
 
     large = await asyncio.gather(*(ask(node, some) for node, some in led.items()))
     alone = [(n, p) for n, some in zip(led, large, strict=True) for p in some]
-    for start in range(0, len(alone), ALONE_AT_ONCE_MAX):
-        some = alone[start : start + ALONE_AT_ONCE_MAX]
+    for some in batched(alone, ALONE_AT_ONCE_MAX):
         for left in await asyncio.gather(*(ask(node, [partition]) for node, partition in some)):
             # Alone, a batch of any size is returned: an empty answer means no record.
             found.update(dict.fromkeys(left))

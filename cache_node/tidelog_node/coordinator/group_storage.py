@@ -30,6 +30,7 @@ from tidelog_core.admin.groups.offset_pages import (
 )
 from tidelog_core.admin.groups.pending_offsets import drop_pending, pending_items
 from tidelog_core.admin.groups.share_offsets import forget, list_share_partitions
+from tidelog_core.batched import batched
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     OutcomeUnknown,
@@ -308,8 +309,7 @@ class GroupStorage:
         outcome: TidelogError | None = StoreUnavailable("the node is stopping")
         try:
             keys = sorted(batch.pages)
-            for start in range(0, len(keys), PAGES_PER_COMMIT):
-                some = keys[start : start + PAGES_PER_COMMIT]
+            for some in batched(keys, PAGES_PER_COMMIT):
                 await self._write_pages({key: batch.pages[key] for key in some})
             outcome = None
         except TidelogError as error:
@@ -368,8 +368,7 @@ class GroupStorage:
             await self._items.create(new_record(self._items.key, created_ms), writes, checks)
 
     async def _commit_in_parts(self, writes: Sequence[Write]) -> None:
-        for start in range(0, len(writes), PAGES_PER_COMMIT):
-            some = writes[start : start + PAGES_PER_COMMIT]
+        for some in batched(writes, PAGES_PER_COMMIT):
             await self._store.commit(some, checks=[self._items.check()])
 
     async def _page(self, key: PageKey) -> GroupOffsets:

@@ -14,6 +14,8 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+from tidelog_core.batched import batched
+
 OPEN_HERE_MAX = 4  # logs that the loop may open by itself for one image
 ROUND_LOGS_MAX = 256  # opened before ``on_round`` is called
 JOB_LOGS_MAX = 8  # that one thread opens before other work of the executor may run
@@ -92,13 +94,10 @@ class LogOpener(Generic[L]):
     async def _open(self, logs: Sequence[L]) -> list[tuple[L, Exception]]:
         """Open the logs on the executor; return those that could not be opened, with the errors."""
         loop = asyncio.get_running_loop()
-        jobs = [logs[at : at + JOB_LOGS_MAX] for at in range(0, len(logs), JOB_LOGS_MAX)]
+        jobs = list(batched(logs, JOB_LOGS_MAX))
         problems: list[tuple[L, Exception]] = []
-        for at in range(0, len(jobs), JOBS_AT_ONCE):
-            running = [
-                loop.run_in_executor(self._executor, open_each, job)
-                for job in jobs[at : at + JOBS_AT_ONCE]
-            ]
+        for some in batched(jobs, JOBS_AT_ONCE):
+            running = [loop.run_in_executor(self._executor, open_each, job) for job in some]
             for found in await asyncio.gather(*running):
                 problems += found
         return problems

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.list_offsets.v10 import request as list_request
 from tidelog.wire.requests import FETCH_BY_NAME, LIST_OFFSETS, Api
+from tidelog_core.batched import batched
 from tidelog_core.errors import TidelogError
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.records.first_time import ONLY_MARKERS, first_time
@@ -84,9 +85,9 @@ class LeaderAnswers:
             if known is not None and known.leader != NO_LEADER:
                 led[known.leader].append(partition)
         parts = [
-            ask(broker_id, some[at : at + PARTITIONS_PER_REQUEST])
+            ask(broker_id, asked)
             for broker_id, some in led.items()
-            for at in range(0, len(some), PARTITIONS_PER_REQUEST)
+            for asked in batched(some, PARTITIONS_PER_REQUEST)
         ]
         for part in parts:
             await part

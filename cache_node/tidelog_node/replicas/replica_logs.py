@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
+from tidelog_core.batched import batched
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
@@ -66,8 +67,8 @@ class ReplicaLogs:
         loop = asyncio.get_running_loop()
         to_open = [replica for replica in replicas if self._directories.holds(replica)]
         jobs = [
-            loop.run_in_executor(self._executor, open_each, to_open[start : start + OPEN_AT_ONCE])
-            for start in range(0, len(to_open), OPEN_AT_ONCE)
+            loop.run_in_executor(self._executor, open_each, some)
+            for some in batched(to_open, OPEN_AT_ONCE)
         ]
         for problems in await asyncio.gather(*jobs):
             for replica, problem in problems:

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Sequence
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.local_log import LocalLog
@@ -151,11 +152,8 @@ class Retention:
         }
         waits: list[float] = []
         topics = tuple(image.deleted_topics.values())
-        for at in range(0, len(topics), CLEANED_AT_ONCE):
-            cleanings = [
-                self._clean_if_due(topic, image, now_ms)
-                for topic in topics[at : at + CLEANED_AT_ONCE]
-            ]
+        for some in batched(topics, CLEANED_AT_ONCE):
+            cleanings = [self._clean_if_due(topic, image, now_ms) for topic in some]
             waits += [wait_s for wait_s in await asyncio.gather(*cleanings) if wait_s is not None]
         return min(waits, default=None)
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import TidelogError
 from tidelog_core.waiting import wait_and_clear
 
@@ -208,8 +209,7 @@ class RetentionLoop:
         """
         unopened = [one.replica for one in led if one.replica.opened_log is None]
         held = [replica for replica in unopened if self._may_hold_files(replica)]
-        for start in range(0, len(held), OPEN_AT_ONCE):
-            some = held[start : start + OPEN_AT_ONCE]
+        for some in batched(held, OPEN_AT_ONCE):
             await asyncio.get_running_loop().run_in_executor(self._node.executor, _open_each, some)
 
     def _may_hold_files(self, replica: TieredReplica) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
+from tidelog_core.batched import batched
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,
@@ -81,8 +82,7 @@ class MarkerWriter:
         """Return the result of each marker in each of its partitions."""
         wanted = [(marker, partition) for marker in markers for partition in marker.partitions]
         codes: list[ErrorCode] = []
-        for start in range(0, len(wanted), WRITES_AT_ONCE_MAX):
-            some = wanted[start : start + WRITES_AT_ONCE_MAX]
+        for some in batched(wanted, WRITES_AT_ONCE_MAX):
             codes += await asyncio.gather(*(self._write(*each) for each in some))
         return {
             (marker.producer_id, partition): code

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptItem, TidelogError
 from tidelog_core.metadata.coordination.transactions import (
     TransactionRecord,
@@ -114,8 +115,7 @@ class TransactionShard(LedShard):
             for record in records:
                 if record.state in IDLE:
                     self._take(record.transactional_id, record)
-            for start in range(0, len(open_ones), CLAIMS_AT_ONCE):
-                some = open_ones[start : start + CLAIMS_AT_ONCE]
+            for some in batched(open_ones, CLAIMS_AT_ONCE):
                 await asyncio.gather(*(self._claim(transaction) for transaction in some))
         except TidelogError:
             for transaction in tuple(self.transactions.values()):

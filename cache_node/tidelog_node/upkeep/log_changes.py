@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from tidelog_core.batched import batched
 from tidelog_core.due_queue import DueQueue
 from tidelog_core.turns import Turn
 
@@ -94,8 +95,7 @@ class LogChanges:
     def _portions(self) -> Iterator[Sequence[Replica]]:
         again = self._again.take(self._now())
         changed = list(self._replicas.take_changed().union(again, self._next_in_turn()))
-        for start in range(0, len(changed), PORTION_COUNT_MAX):
-            yield changed[start : start + PORTION_COUNT_MAX]
+        yield from batched(changed, PORTION_COUNT_MAX)
 
     def _next_in_turn(self) -> Iterator[Replica]:
         for index in range(self._unchanged_count):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog_core.admin.topics.topic_commits import commit_topic
+from tidelog_core.batched import batched
 from tidelog_core.errors import StoreNotEmpty, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image.cluster_image import NO_VERSION
@@ -77,7 +78,6 @@ async def _write_topic(store: MetadataStore, topic: RestoredTopic) -> None:
     if await store.get(topic.plan.topic.item_id) is not None:
         return  # An earlier attempt has ended with it.
     assert topic.plan.topic.version == ABSENT
-    for at in range(0, len(topic.segments), COMMIT_WRITES_MAX):
-        some = topic.segments[at : at + COMMIT_WRITES_MAX]
+    for some in batched(topic.segments, COMMIT_WRITES_MAX):
         await store.commit([Write(s.item_id, s.to_body(), ANY_VERSION, False) for s in some])
     await commit_topic(store, topic.plan)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.bucket.chains import ChainSurvey, survey_chains
 from tidelog_core.errors import (
     ClusterNotFound,
@@ -173,8 +174,7 @@ class _Reading:
         self, segments: Sequence[SegmentObjects], published_start: int
     ) -> Selection:
         read: list[CompleteSegment | BrokenSegment] = []
-        for at in range(0, len(segments), 10 * READS_AT_ONCE_MAX):
-            some = segments[at : at + 10 * READS_AT_ONCE_MAX]
+        for some in batched(segments, 10 * READS_AT_ONCE_MAX):
             read += await asyncio.gather(*(self._segment(segment) for segment in some))
         complete = [segment for segment in read if isinstance(segment, CompleteSegment)]
         broken = [segment for segment in read if isinstance(segment, BrokenSegment)]

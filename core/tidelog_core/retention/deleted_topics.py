@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptItem, InvalidObjectKey
 from tidelog_core.metadata import records
 from tidelog_core.metadata.erasures import (
@@ -111,8 +112,7 @@ async def remove_lone_marks(store: MetadataStore) -> int:
     # A deletion writes both at once, so a tombstone that is missing by now never comes.
     there = await store.get_many(set(tombs.values())) if tombs else {}
     lone = [mark for mark, tomb in tombs.items() if tomb not in there]
-    for at in range(0, len(lone), COMMIT_WRITES_MAX):
-        some = lone[at : at + COMMIT_WRITES_MAX]
+    for some in batched(lone, COMMIT_WRITES_MAX):
         await store.commit([Write(mark, None, ANY_VERSION, False) for mark in some])
     return len(lone)
 
@@ -183,16 +183,14 @@ async def _remove_requests(store: MetadataStore, tombstone: DeletedTopic) -> Non
     ]
     prefix = key_erasure_prefix(tombstone.topic_id)
     keys += [item.id for item in await store.list(KEY_ERASURE_COLLECTION, prefix=prefix)]
-    for at in range(0, len(keys), COMMIT_WRITES_MAX):
-        some = keys[at : at + COMMIT_WRITES_MAX]
+    for some in batched(keys, COMMIT_WRITES_MAX):
         await store.commit([Write(key, None, ANY_VERSION, False) for key in some])
 
 
 async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:
     """Remove the partition items of a topic that is not part of the cluster."""
     async for items in read_item_pages(store, records.partition_collection(topic_id)):
-        for at in range(0, len(items), COMMIT_WRITES_MAX):
-            some = items[at : at + COMMIT_WRITES_MAX]
+        for some in batched(items, COMMIT_WRITES_MAX):
             await store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
 
 

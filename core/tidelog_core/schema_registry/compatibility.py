@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata.schema_records import SubjectVersion
 from tidelog_core.schema_registry.reading import LATEST, TEXTS_AT_ONCE, RegistryReader
 from tidelog_core.schema_registry.schema_parsing import SchemaParsing
@@ -66,8 +67,7 @@ class SubjectCompatibility:
         parsed, schema = new
         counted = list(reversed(older if level.is_transitive or group else older[-1:]))
         # A few at a time are in memory, and a caller who has gone ends it between two.
-        for start in range(0, len(counted), TEXTS_AT_ONCE):
-            some = counted[start : start + TEXTS_AT_ONCE]
+        for some in batched(counted, TEXTS_AT_ONCE):
             texts = await self._read.texts(name.context, {one.schema_id for one in some})
             for one in some:
                 text = texts.get(one.schema_id)

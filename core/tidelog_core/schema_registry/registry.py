@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CommitTooLarge, ItemTooLarge
 from tidelog_core.metadata.records import check
 from tidelog_core.metadata.schema_records import (
@@ -304,8 +305,7 @@ class SchemaRegistry:
         if not versions:
             raise subject_not_found(name.text)
         newest_first = list(reversed(versions))
-        for start in range(0, len(newest_first), TEXTS_AT_ONCE):
-            some = newest_first[start : start + TEXTS_AT_ONCE]
+        for some in batched(newest_first, TEXTS_AT_ONCE):
             texts = await self.read.texts(name.context, {one.schema_id for one in some})
             for one in some:
                 text = texts.get(one.schema_id)

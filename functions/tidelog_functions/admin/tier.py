@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
+from tidelog_core.batched import batched
 from tidelog_core.config import topic_config
 from tidelog_core.tier.status import tier_status
 
@@ -23,8 +24,7 @@ async def describe_tier(cluster: AdminCluster, call: Call) -> HttpAnswer:
     is_tiered = config.remote_storage_enable and not topic.is_internal
     partitions = cluster.view.image.partitions(topic.name)
     rows: list[dict[str, Any]] = []
-    for at in range(0, len(partitions), LISTS_AT_ONCE_MAX):
-        some = partitions[at : at + LISTS_AT_ONCE_MAX]
+    for some in batched(partitions, LISTS_AT_ONCE_MAX):
         lists = await asyncio.gather(*map(cluster.segments, some))
         rows += [
             asdict(tier_status(partition, metas, is_tiered=is_tiered))

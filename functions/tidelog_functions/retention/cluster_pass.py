@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import DeletedTopic, Topic
 
@@ -54,8 +55,7 @@ async def apply_to_all(reader: ClusterReader, retention: PartitionRetention) -> 
     before = await read_progress(retention.store, FUNCTION)
     steps = [step for step in _steps(retention, topics.live, topics.deleted) if step[0] > before]
     reached = before
-    for at in range(0, len(steps), PARTITIONS_AT_ONCE):
-        some = steps[at : at + PARTITIONS_AT_ONCE]
+    for some in batched(steps, PARTITIONS_AT_ONCE):
         await apply_steps(some, result)
         if not result.is_finished:
             break

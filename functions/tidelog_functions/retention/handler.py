@@ -24,6 +24,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 
+from tidelog_core.batched import batched
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError
@@ -190,8 +191,8 @@ async def _apply_to(
             continue
         if step is not None:
             steps.append(step)
-    for at in range(0, len(steps), PARTITIONS_AT_ONCE):
-        await apply_steps(steps[at : at + PARTITIONS_AT_ONCE], result)
+    for some in batched(steps, PARTITIONS_AT_ONCE):
+        await apply_steps(some, result)
     return result
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tidelog_core.batched import batched
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import NotLeaderOrFollower, TierRewritten, UnknownTopicOrPartition
 from tidelog_core.metadata import records
@@ -172,8 +173,7 @@ class PartitionRetention:
         )
 
     async def _delete(self, topic: Topic, segments: Sequence[SegmentMeta]) -> None:
-        for at in range(0, len(segments), SEGMENTS_AT_ONCE):
+        for some in batched(segments, SEGMENTS_AT_ONCE):
             self.limit.require()
-            some = segments[at : at + SEGMENTS_AT_ONCE]
             keys_of = partial(segment_keys, self.cluster_id, topic.name)
             await end_deletions(self.store, self.objects, some, keys_of=keys_of)

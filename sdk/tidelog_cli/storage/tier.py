@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import typer
+from tidelog_core.batched import batched
 
 from tidelog_cli.clients import opened_cluster
 from tidelog_cli.named_arguments import OnlyTopics
@@ -150,8 +151,7 @@ async def _statuses_of(store: MetadataStore, image: ClusterImage, topic: str) ->
     is_tiered = _is_tiered(image, topic)
     partitions = image.partitions(topic)
     found = []
-    for at in range(0, len(partitions), LISTS_AT_ONCE_MAX):
-        some = partitions[at : at + LISTS_AT_ONCE_MAX]
+    for some in batched(partitions, LISTS_AT_ONCE_MAX):
         lists = await asyncio.gather(
             *(store.list(segment_collection(p.topic_id, p.partition)) for p in some)
         )

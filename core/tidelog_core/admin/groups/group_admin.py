@@ -55,6 +55,7 @@ from tidelog_core.admin.groups.share_offsets import (
     read_share_partitions,
 )
 from tidelog_core.admin.groups.stored_groups import list_pages, read_group, read_groups
+from tidelog_core.batched import batched
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
@@ -139,8 +140,7 @@ class GroupAdmin:
         image = await self._view.refresh()
         shards = range(len(image.partitions(CONSUMER_OFFSETS_TOPIC)))
         found: list[GroupRecord] = []
-        for start in range(0, len(shards), SHARDS_READ_AT_ONCE):
-            some = shards[start : start + SHARDS_READ_AT_ONCE]
+        for some in batched(shards, SHARDS_READ_AT_ONCE):
             read = await asyncio.gather(*(read_groups(self._store, shard) for shard in some))
             found += [group for groups in read for group in _readable(groups)]
         return sorted(found, key=lambda group: group.group_id)
@@ -214,8 +214,7 @@ class GroupAdmin:
                 writes += [forget(item) for item in items]
             for item in await list_pages(self._store, group.shard, group_id):
                 writes.append(Write(item.id, None, item.version, is_logged=False))
-            for start in range(0, len(writes), PAGES_PER_COMMIT):
-                some = writes[start : start + PAGES_PER_COMMIT]
+            for some in batched(writes, PAGES_PER_COMMIT):
                 await self._store.commit(some, checks=[check(group)])
             await drop_pending(
                 self._store, shard=group.shard, group_id=group_id, if_still=check(group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CoordinatorNotAvailable, VersionConflict
 from tidelog_core.metadata.coordination.transactions import (
     PendingOffsets,
@@ -47,8 +48,8 @@ async def drop_pending(
         writes = [write for item in items for write in _removal(item, partitions)]
         found = found or bool(writes)
         try:
-            for start in range(0, len(writes), ITEMS_PER_COMMIT):
-                await store.commit(writes[start : start + ITEMS_PER_COMMIT], checks=[if_still])
+            for some in batched(writes, ITEMS_PER_COMMIT):
+                await store.commit(some, checks=[if_still])
         except VersionConflict as error:
             if (if_still.id.collection, if_still.id.key) in error.keys:
                 raise

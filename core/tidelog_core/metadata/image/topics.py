@@ -11,6 +11,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.readings import Readings
@@ -158,8 +159,7 @@ async def _list_partitions(store: MetadataStore, topics: Sequence[Topic]) -> dic
     """Return the partition items of each topic, at least those that the topic counts."""
     found: dict[UUID, list[Item]] = {topic.topic_id: [] for topic in topics}
     wide = [topic.topic_id for topic in topics if topic.partition_count >= LIST_FROM_KEYS]
-    for start in range(0, len(wide), COLLECTIONS_AT_ONCE_MAX):
-        some = wide[start : start + COLLECTIONS_AT_ONCE_MAX]
+    for some in batched(wide, COLLECTIONS_AT_ONCE_MAX):
         lists = await asyncio.gather(*(store.list(records.partition_collection(i)) for i in some))
         found.update(zip(some, lists, strict=True))
     narrow = {

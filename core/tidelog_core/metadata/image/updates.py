@@ -11,6 +11,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Sized
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata import records
 from tidelog_core.metadata.client_metrics import CLIENT_METRICS_COLLECTION
 from tidelog_core.metadata.coordination.group_configs import GROUP_CONFIG_COLLECTION
@@ -142,9 +143,8 @@ async def _read(
             to_get += some
     if to_get:
         found.update(await store.get_many(to_get))
-    for start in range(0, len(to_list), COLLECTIONS_AT_ONCE_MAX):
-        lists = map(store.list, to_list[start : start + COLLECTIONS_AT_ONCE_MAX])
-        for items in await asyncio.gather(*lists):
+    for collections in batched(to_list, COLLECTIONS_AT_ONCE_MAX):
+        for items in await asyncio.gather(*map(store.list, collections)):
             found.update((item.id, item) for item in items if item.id in found)
     return found
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import (
     CorruptItem,
     OutcomeUnknown,
@@ -93,11 +94,9 @@ class DynamoDbMetadataStore:
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
         """Return the items that exist."""
         found: dict[ItemKey, Item] = {}
-        wanted = tuple(ids)
-        batches = [wanted[at : at + GET_AT_ONCE] for at in range(0, len(wanted), GET_AT_ONCE)]
-        for at in range(0, len(batches), GETS_IN_FLIGHT_MAX):
-            reads = map(self._get_batch, batches[at : at + GETS_IN_FLIGHT_MAX])
-            for answer in await asyncio.gather(*reads):
+        requests = list(batched(tuple(ids), GET_AT_ONCE))
+        for in_flight in batched(requests, GETS_IN_FLIGHT_MAX):
+            for answer in await asyncio.gather(*map(self._get_batch, in_flight)):
                 found.update(answer)
         return found
 

@@ -32,6 +32,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata.store import (
     ALL_KEYS,
     Changes,
@@ -88,9 +89,7 @@ class SqliteMetadataStore:
         """Return the items that exist."""
         found: dict[ItemKey, Item] = {}
         # In portions, so that other calls get the thread in between.
-        wanted = tuple(ids)
-        for start in range(0, len(wanted), GET_AT_ONCE):
-            portion = wanted[start : start + GET_AT_ONCE]
+        for portion in batched(tuple(ids), GET_AT_ONCE):
             found.update(await self._reads.run(sqlite_items.get_many, portion))
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptObject, ObjectNotFound, SchemasMovedOn, VersionConflict
 from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import SchemaJournal
@@ -53,8 +54,8 @@ async def accept_loss(
         raise VersionConflict([JOURNAL_NAME])
     # Before all else: once the entry is void, nothing shows that it may have given out an id.
     raised = await LostChanges(store, objects, cluster_id).raised(position)
-    for start in range(0, len(raised), WRITTEN_AT_ONCE):
-        await store.commit(raised[start : start + WRITTEN_AT_ONCE], checks=[check(position)])
+    for some in batched(raised, WRITTEN_AT_ONCE):
+        await store.commit(some, checks=[check(position)])
     # First: with the void entry alone nobody would know that its items are not in the journal.
     await store.commit([put(replace(position, is_whole=False), is_logged=False)])
     key = schema_key(cluster_id, position.sequence, SchemaObject.VOID)

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import (
@@ -156,8 +157,7 @@ class LostChanges:
         )
         if not is_back:
             return False  # What is not there may have been deleted by a lost entry.
-        for start in range(0, len(older), WRITTEN_AT_ONCE):
-            some = older[start : start + WRITTEN_AT_ONCE]
+        for some in batched(older, WRITTEN_AT_ONCE):
             await self._store.commit(some, checks=[check(position)])
         return True
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.schema_records import SCHEMA_TEXT_COLLECTION_PREFIX
 from tidelog_core.metadata.store import Body, ItemKey, Write
@@ -161,9 +162,8 @@ def _encode_rows(rows: Iterator[tuple[ItemKey, Body | int]], parts: list[bytes])
 
 def _parse_rows(lines: Sequence[bytes], key: str) -> Steps[list[Any]]:
     rows: list[Any] = []
-    for start in range(0, len(lines), ROWS_AT_ONCE):
-        some = b"\n".join(lines[start : start + ROWS_AT_ONCE]).removesuffix(b",")
-        rows += _loads(b"[" + some + b"]", key)
+    for some in batched(lines, ROWS_AT_ONCE):
+        rows += _loads(b"[" + b"\n".join(some).removesuffix(b",") + b"]", key)
         yield
     return rows
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.store import Body, ItemKey
 from tidelog_core.objects.store import ObjectStore
@@ -99,9 +100,8 @@ class _Reading:
         numbers = self._listing.numbers
         voids = set(numbers[SchemaObject.VOID])
         entries = {one for one in numbers[SchemaObject.ENTRY] if state.sequence < one}
-        wanted = range(state.sequence + 1, self._up_to + 1)
-        for start in range(0, len(wanted), READS_AT_ONCE):
-            some = [one for one in wanted[start : start + READS_AT_ONCE] if one not in voids]
+        for sequences in batched(range(state.sequence + 1, self._up_to + 1), READS_AT_ONCE):
+            some = [one for one in sequences if one not in voids]
             here = [one for one in some if one in entries]
             for missing in sorted(set(some) - set(here)):
                 self._note(missing, "it is not there")
@@ -162,6 +162,6 @@ async def read_texts(
         return texts
 
     numbers: Sequence[int] = sorted(homes)
-    for start in range(0, len(numbers), READS_AT_ONCE):
-        some = await asyncio.gather(*map(read, numbers[start : start + READS_AT_ONCE]))
-        yield {key: body for texts in some for key, body in texts.items()}
+    for some in batched(numbers, READS_AT_ONCE):
+        found = await asyncio.gather(*map(read, some))
+        yield {key: body for texts in found for key, body in texts.items()}

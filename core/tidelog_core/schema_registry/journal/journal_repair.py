@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata.schema_records import (
     SCHEMA_CONTEXT_COLLECTION,
     SCHEMA_IDENTITY_COLLECTION_PREFIX,
@@ -126,8 +127,7 @@ class JournalRepair:
         A text that the metadata store has lost too stays lost. Raises the stores' errors.
         """
         wanted = await (self._differing(journal) if journal.lost else self._orphaned(journal))
-        for start in range(0, len(wanted), WRITTEN_AT_ONCE):
-            keys = wanted[start : start + WRITTEN_AT_ONCE]
+        for keys in batched(wanted, WRITTEN_AT_ONCE):
             await retried(
                 partial(self._write, keys),
                 attempts_max=ATTEMPTS_MAX,
@@ -144,8 +144,8 @@ class JournalRepair:
         """Return the texts that the metadata store has, and whose entry the bucket has not."""
         texts = found.orphaned_texts
         here: list[ItemKey] = []
-        for start in range(0, len(texts), WRITTEN_AT_ONCE):
-            here += await self._store.get_many(texts[start : start + WRITTEN_AT_ONCE])
+        for some in batched(texts, WRITTEN_AT_ONCE):
+            here += await self._store.get_many(some)
         return here
 
     async def _differing(self, found: FoundJournal) -> Sequence[ItemKey]:

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import SchemaJournal, schema_journal_key
@@ -279,8 +280,7 @@ class JournalReplay:
 
     async def _entries(self, numbers: Sequence[int]) -> dict[int, JournalEntry | None]:
         found: dict[int, JournalEntry | None] = {}
-        for start in range(0, len(numbers), READS_AT_ONCE):
-            some = numbers[start : start + READS_AT_ONCE]
+        for some in batched(numbers, READS_AT_ONCE):
             found |= zip(some, await asyncio.gather(*map(self._entry, some)), strict=True)
         return found
 
