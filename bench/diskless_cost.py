@@ -94,17 +94,12 @@ KINDS = (REPLICATED, Kind("diskless RF 1", 1, True), Kind("diskless RF 3", 3, Tr
 Load = Callable[[ReplicatedCluster, str, float], int]  # returns the bytes of the records
 
 
+Costs = dict[str, dict[str, list[float]]]  # CPU-seconds per GB of each round, by load and kind
+
+
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m bench.diskless_cost")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", default="", help="a regular expression of loads")
-    parser.add_argument("--kinds", default="", help="a regular expression of topics")
-    parser.add_argument("--rate", type=float, help="MB/s of raw connections, for all topics")
-    parser.add_argument("--s3", action="store_true", help="S3 at its pace, not a folder")
-    parser.add_argument("--tiered", action="store_true", help="with the tier's work of all topics")
-    arguments = parser.parse_args()
+    arguments = _arguments()
     touch_free_memory()
     ahead_bytes = AHEAD_BYTES if arguments.s3 else 0
     loads = {
@@ -113,28 +108,48 @@ def main() -> None:
         if re.search(arguments.only, name)
     }
     kinds = [kind for kind in KINDS if re.search(arguments.kinds, kind.name)]
-    found: dict[str, dict[str, list[float]]] = {
-        load: {kind.name: [] for kind in kinds} for load in loads
-    }
+    found: Costs = {load: {kind.name: [] for kind in kinds} for load in loads}
     loops: list[tuple[float, float]] = []
     with _cluster(at_s3=arguments.s3) as (cluster, environment):
         for number in range(arguments.rounds):
             for at, (name, load) in enumerate(loads.items()):
                 for kind in kinds:
-                    suffix = f"{number}-{at}"
                     costs, rate = _measure(
-                        cluster, kind, suffix, load, arguments.seconds, is_tiered=arguments.tiered
+                        cluster,
+                        kind,
+                        f"{number}-{at}",
+                        load,
+                        arguments.seconds,
+                        is_tiered=arguments.tiered,
                     )
-                    cost = sum(costs.values())
-                    found[name][kind.name].append(cost)
-                    parts = ", ".join(f"{role} {part:.2f}" for role, part in costs.items())
-                    print(
-                        f"{number} {name}, {kind.name}: {cost:.3f} s/GB at {rate:.0f} MB/s"
-                        f" ({parts})",
-                        flush=True,
-                    )
+                    found[name][kind.name].append(sum(costs.values()))
+                    _print_costs(f"{number} {name}, {kind.name}", costs, rate)
             if arguments.s3:
                 loops.append(_bare_loops(environment))
+    _report(found, loops)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.diskless_cost")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="", help="a regular expression of loads")
+    parser.add_argument("--kinds", default="", help="a regular expression of topics")
+    parser.add_argument("--rate", type=float, help="MB/s of raw connections, for all topics")
+    parser.add_argument("--s3", action="store_true", help="S3 at its pace, not a folder")
+    parser.add_argument("--tiered", action="store_true", help="with the tier's work of all topics")
+    return parser.parse_args()
+
+
+def _print_costs(what: str, costs: Mapping[str, float], rate: float) -> None:
+    """Print the CPU-seconds per GB of one measurement, and each role's part of them."""
+    parts = ", ".join(f"{role} {part:.2f}" for role, part in costs.items())
+    total = sum(costs.values())
+    print(f"{what}: {total:.3f} s/GB at {rate:.0f} MB/s ({parts})", flush=True)
+
+
+def _report(found: Costs, loops: Sequence[tuple[float, float]]) -> None:
+    """Print the medians of all rounds, and write them."""
     figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     for name, costs in found.items():
         figures[name] = summary = _summary(costs)

@@ -184,17 +184,9 @@ def _measure(
         before = node.cpu_seconds()
         time.sleep(IDLE_SECONDS)
         idle_cpu = (node.cpu_seconds() - before) / IDLE_SECONDS
-        scan = _Scanner(spark, spark_jvm_pid(), end, node, server)
-        scans: dict[str, list[Scan]] = {}
-        for kind in ("sums", "all"):
-            # Turns are short: Spark ends Python workers that were idle for a minute.
-            for number in range(WARM_PASSES + PASSES):
-                for name, query in queries.items():
-                    if name == "parquet" and not Path(parquet).exists():
-                        queries["tidelog"]().write.parquet(parquet)
-                    found = scan.run(query, kind)
-                    scans.setdefault(f"{name}: {kind}", []).append(found)
-                    print(f"{name}: {kind}, pass {number}: {found}", flush=True)
+        scans = _scan_all(
+            _Scanner(spark, spark_jvm_pid(), end, node, server), queries, parquet=Path(parquet)
+        )
     # The node has ended. Tiered records can still be read.
     started = time.perf_counter()
     _check_sums(queries["tidelog"](), end)
@@ -203,6 +195,24 @@ def _measure(
     figures["node CPU seconds a second, nothing running"] = round(idle_cpu, 4)
     figures["tidelog: sums: seconds, node stopped"] = round(without_node_seconds, 2)
     return figures | _figures(end, scans, idle_cpu)
+
+
+def _scan_all(scan: _Scanner, queries: Queries, *, parquet: Path) -> dict[str, list[Scan]]:
+    """Run each query several times in turn; return its passes by its name and kind.
+
+    The Parquet files are written just before they are read for the first time.
+    """
+    scans: dict[str, list[Scan]] = {}
+    for kind in ("sums", "all"):
+        # Turns are short: Spark ends Python workers that were idle for a minute.
+        for number in range(WARM_PASSES + PASSES):
+            for name, query in queries.items():
+                if name == "parquet" and not parquet.exists():
+                    queries["tidelog"]().write.parquet(str(parquet))
+                found = scan.run(query, kind)
+                scans.setdefault(f"{name}: {kind}", []).append(found)
+                print(f"{name}: {kind}, pass {number}: {found}", flush=True)
+    return scans
 
 
 def _first_passes(folder: Path, ways: dict[str, dict[str, str]]) -> Figures:

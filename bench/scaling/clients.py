@@ -10,6 +10,8 @@ import threading
 import time
 from concurrent.futures import Future
 
+from tidelog_core.batched import batched
+
 from bench.group_joins import GROUP, Crowd, Member, converse
 from bench.group_joins import TOPIC as GROUP_TOPIC
 from bench.peers.frames import Frames
@@ -138,11 +140,11 @@ class Groups:
         cluster.await_coordinator("group-0")
         names = [f"group-{number}" for number in range(self._count, count)]
         clients = [cluster.client() for _ in range(min(_COMMITTING_CONNECTIONS, len(names)))]
-        for start in range(0, len(names), len(clients)):
-            some = list(zip(clients, names[start : start + len(clients)], strict=False))
-            for client, name in some:
+        for groups in batched(names, max(1, len(clients))):
+            commits = list(zip(clients, groups, strict=False))
+            for client, name in commits:
                 client.send(commit_frame(name, HOT))
-            for client, name in some:
+            for client, name in commits:
                 answer = client.receive()
                 if is_coordinator_late(answer, HOT):
                     await_committed(client, commit_frame(name, HOT), HOT)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.find_coordinator.v2 import request as find_coordinator
+from tidelog_core.batched import batched
 from tidelog_core.wire_messages import build
 
 from bench.peers.cores import pinned_to
@@ -104,10 +105,10 @@ class Cluster:
             for name, count in sizes.items()
         ]
         with self.client() as client:
-            for start in range(0, len(wanted), _TOPICS_AT_ONCE):
+            for topics in batched(wanted, _TOPICS_AT_ONCE):
                 request = build(
                     create_topics.CreateTopicsRequest,
-                    topics=tuple(wanted[start : start + _TOPICS_AT_ONCE]),
+                    topics=tuple(topics),
                     timeout=milliseconds(int(CALL_SECONDS_MAX * 1000)),
                 )
                 refused = [a for a in client.call(request).topics if a.error_code]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from kio.schema.incremental_alter_configs.v1 import request as alter_configs
+from tidelog_core.batched import batched
 from tidelog_core.wire_messages import build
 
 from bench.peers.topics import PRODUCE
@@ -97,8 +98,7 @@ def _refused(client: WireClient, partitions: Sequence[tuple[str, int]]) -> list[
     """Produce to each, some at a time; return the partitions that this broker does not lead."""
     batch = batch_of(b"first")
     refused = []
-    for start in range(0, len(partitions), _IN_FLIGHT):
-        some = partitions[start : start + _IN_FLIGHT]
+    for some in batched(partitions, _IN_FLIGHT):
         bodies = [produce_body(name, batch, partition=number, acks=-1) for name, number in some]
         client.send(b"".join(frame(*PRODUCE, 1, body, tags=b"") for body in bodies))
         for name, number in some:
@@ -115,7 +115,7 @@ def _alter(cluster: Cluster, names: list[str]) -> None:
         value="500000000",
     )
     with cluster.client() as client:
-        for start in range(0, len(names), _ALTERED_AT_ONCE):
+        for some in batched(names, _ALTERED_AT_ONCE):
             resources = tuple(
                 build(
                     alter_configs.AlterConfigsResource,
@@ -123,7 +123,7 @@ def _alter(cluster: Cluster, names: list[str]) -> None:
                     resource_name=name,
                     configs=(config,),
                 )
-                for name in names[start : start + _ALTERED_AT_ONCE]
+                for name in some
             )
             request = build(alter_configs.IncrementalAlterConfigsRequest, resources=resources)
             refused = [a for a in client.call(request).responses if a.error_code]

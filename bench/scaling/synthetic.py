@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+from tidelog_core.batched import batched
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.location import open_metadata_store
@@ -150,8 +151,8 @@ def _broker(broker_id: int) -> Broker:
 async def _write(url: str, writes: Sequence[Write]) -> None:
     store = open_metadata_store(url, may_be_new=True)
     try:
-        for start in range(0, len(writes), COMMIT_WRITES_MAX):
-            await store.commit(writes[start : start + COMMIT_WRITES_MAX])
+        for some in batched(writes, COMMIT_WRITES_MAX):
+            await store.commit(some)
     finally:
         await store.close()
 
