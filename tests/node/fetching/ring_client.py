@@ -6,13 +6,14 @@ the same bytes, read in full by the same handler.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import Any
 
 from tidelog_node.answers import PendingReply, Reply
 from tidelog_node.handlers.fetch.fetch_lists import FullList
 from tidelog_node.handlers.fetch.full_fetch import FullFetch
-from tidelog_node.wire.fetch import FetchRequest, parse_fetch
+from tidelog_node.wire.fetch import FetchPartition, FetchRequest, parse_fetch
 
 from tests.node.fetching.session_world import FetchWorld, Key
 from tests.support.request_contexts import a_session, context_of
@@ -68,7 +69,30 @@ class RingClient:
 
     def judged(self, frame: memoryview) -> tuple[bytes, bool]:
         """Return the answer of a request that is read in full now, and whether it must not wait."""
+        return self._read_in_full(parse_fetch(frame, 0, self.version))
+
+    def may_wait(self, frame: memoryview) -> bool:
+        """Return whether a request that waits may go on waiting.
+
+        It is not answered because the log start has passed its offset, by a deletion of records of
+        an open transaction: it reads again when its time is up (``_LongPoll.on_change``).
+        """
         request = parse_fetch(frame, 0, self.version)
+        left = [
+            (name, [one for one in partitions if not self._is_deleted(name, one)])
+            for name, partitions in request.topics
+        ]
+        _, is_due = self._read_in_full(dataclasses.replace(request, topics=left))
+        return not is_due
+
+    def _is_deleted(self, name: bytes, wanted: FetchPartition) -> bool:
+        led = self.world.handler.serving.reader.led(has_ids=self.by_id).get(name, {})
+        replica = led.get(wanted.partition)
+        if replica is None or replica.is_in_trouble:
+            return False
+        return wanted.offset < replica.log.log_start_offset
+
+    def _read_in_full(self, request: FetchRequest) -> tuple[bytes, bool]:
         serving = self.world.handler.serving
         context = context_of(self.version, correlation_id=CORRELATION_ID)
         served = FullFetch(serving, request, context, opens_session=False)

@@ -108,7 +108,7 @@ class Run:
                 client.epochs[key] = replica.leader_epoch
 
     async def check_waiting(self) -> None:
-        """What is answered is answered rightly, and nobody waits for what is there."""
+        """Settled answers are the judge's, and nobody waits for records or errors that are there."""
         for _ in range(3):
             await asyncio.sleep(0)
         for client, (reply, frame) in tuple(self.waiting.items()):
@@ -116,8 +116,7 @@ class Run:
                 del self.waiting[client]
                 self.check(client, reply.reply, frame)
             elif self.world.may_serve:
-                _, is_due = client.judged(frame)
-                assert not is_due
+                assert client.may_wait(frame)
 
     def check(self, client: RingClient, reply: Any, frame: memoryview) -> None:
         expected, _ = client.judged(frame)
