@@ -1,7 +1,7 @@
 """The template deployed for real, by ``sam deploy``, to MiniStack; then nodes run against it.
 
-MiniStack holds every call to IAM's policies: the functions act under the roles that the
-template gives them, the nodes under a user with the policy of their role.
+MiniStack checks every call against IAM's policies: the functions have the roles that the
+template gives them, the nodes have a user with the policy of their role.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEGMENT_BYTES = 20_000
 CONFIGS = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
 WAIT_SECONDS_MAX = 120.0
 JOB_SECONDS_MAX = 300.0  # MiniStack starts the function's process first
-EVENT_SECONDS = 2.0  # in which a function deals with an event, unless it has to start
+EVENT_SECONDS = 2.0  # a function that is running handles an event in this time
 
 # Deploying is part of whichever test comes first.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # stacks on MiniStack
@@ -83,7 +83,7 @@ class Deployment:
         return {key for key in keys if f"/{topic}-" in key and key.endswith(".index")}
 
     def dead_letter_count(self) -> int:
-        """Return how many events the functions could not do."""
+        """Return how many events the functions failed to handle."""
         sqs = self.client("sqs")
         queue = sqs.get_queue_attributes(
             QueueUrl=self.outputs["DeadLetters"], AttributeNames=["ApproximateNumberOfMessages"]
@@ -93,7 +93,7 @@ class Deployment:
 
     @contextmanager
     def retention_by_clock(self, schedule: str) -> Iterator[None]:
-        """Have no event of the bucket call retention, and the clock as often as this says."""
+        """Have only the clock call retention, by this schedule, and no event of the bucket."""
         events = self.client("events")
         rules = [rule for rule in events.list_rules()["Rules"] if "Retention" in rule["Name"]]
         (by_event,) = (rule["Name"] for rule in rules if rule.get("EventPattern"))
@@ -108,7 +108,7 @@ class Deployment:
             events.close()
 
     def node_credentials(self) -> dict[str, str]:
-        """Return the environment of somebody who may do what the nodes' role may, and no more."""
+        """Return the environment of a new user with exactly the rights of the nodes' role."""
         iam = self.client("iam")
         (role,) = (
             found["RoleName"]
@@ -120,7 +120,7 @@ class Deployment:
         return self.user(policy)
 
     def api_caller(self, *resources: str) -> dict[str, str]:
-        """Return the environment of somebody who may call this of the admin API.
+        """Return the environment of a new user who may call these resources of the admin API.
 
         A resource is ``<stage>/<method>/<path>``. Source: API Gateway developer guide.
         """
@@ -130,7 +130,7 @@ class Deployment:
         return self.user({"Version": "2012-10-17", "Statement": [statement]})
 
     def operator(self) -> dict[str, str]:
-        """Return the environment of somebody who has taken the role of the API's administrator."""
+        """Return the environment of a session with the role of the API's administrator."""
         sts = self.client("sts")
         made = sts.assume_role(RoleArn=self.outputs["AdminOperatorRole"], RoleSessionName="alice")
         sts.close()
@@ -198,7 +198,7 @@ def emr() -> Iterator[EmrServer]:
 def endpoint(
     authority: Authority, emr: EmrServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """MiniStack over TLS: the bucket's policy refuses all else, and nothing suspends it."""
+    """Give MiniStack over TLS: the bucket's policy refuses other requests."""
     server = ministack.serve_with_iam(
         tmp_path_factory.mktemp("ministack"),
         node_pem=authority.node_pem("ministack"),
@@ -276,7 +276,7 @@ def test_every_zone_has_a_group_of_machines_of_its_own(deployment: Deployment) -
 def test_the_bucket_takes_no_request_without_tls(deployment: Deployment) -> None:
     node = deployment.client("s3", deployment.node_credentials())
     node.list_objects_v2(Bucket=deployment.bucket)
-    # MiniStack has one listener, and takes the word of a proxy for what the client has spoken.
+    # MiniStack has one listener. It learns the client's protocol from the header of a proxy.
     node.meta.events.register(
         "before-sign.s3", lambda request, **_: request.headers.add_header(*SPOKE_HTTP)
     )
@@ -302,7 +302,7 @@ def test_a_node_may_signal_the_stack_of_its_zone_and_no_other(deployment: Deploy
     assert len(zones) == 3
     node = deployment.client("cloudformation", deployment.node_credentials())
     for stack in stacks:
-        # No update waits; those who may signal are told so.
+        # No update is waiting, which only callers with the right to signal learn.
         problem = "ValidationError" if stack in zones else "AccessDenied"
         with pytest.raises(ClientError, match=problem):
             node.signal_resource(
@@ -373,8 +373,8 @@ def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while before & deployment.segments(topic):
             assert time.monotonic() < deadline, "old segments are there"
-            # Every segment that follows is an event, and the last one is kept. Not many at once:
-            # each would have a process of the function start, as long as none is free.
+            # Each further segment is an event. Few at a time: an event that finds no free process
+            # of the function starts another one.
             produce(address, topic, 20)
             time.sleep(EVENT_SECONDS)
         assert deployment.segments(topic)

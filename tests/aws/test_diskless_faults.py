@@ -1,7 +1,7 @@
 """Diskless topics while S3 and DynamoDB fail, between a real node and real servers.
 
-Nothing is acknowledged or read that the bucket has not, nothing that was acknowledged is lost or
-there twice, and the table may be away: the chain proves who leads.
+No record is acknowledged or read before it is in the bucket. No acknowledged record is lost or there
+twice. The table may be unreachable, since the chain proves who leads.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def create(node: FaultyNode) -> str:
 def write_in_large_batches(node: FaultyNode, topic: str, count: int) -> None:
     """Write records of 2 KiB, more than the buffer at a time; they are known once all are there."""
     failures: list[object] = []
-    # librdkafka's idempotent producer sends one batch, and no other before that is answered.
+    # librdkafka's idempotent producer would wait for the answer to its first batch.
     settings = {"batch.size": 500_000, "linger.ms": 50, "enable.idempotence": False}
     producer = Producer({"bootstrap.servers": node.process.address, **settings})
     values = [b"%06d" % number + b"x" * 2_048 for number in range(count)]
@@ -172,7 +172,7 @@ def test_led_partitions_go_on_while_the_table_is_away(node: FaultyNode) -> None:
             end = client.fetch(topic, 0).high_watermark
             time.sleep(2 * LEASE_SECONDS)
             assert client.fetch(topic, 0).high_watermark > end
-            # A client that comes now finds the leader, too.
+            # A client that connects now finds the leader, too.
             newcomer = Producer({"bootstrap.servers": node.process.address, "acks": "all"})
             newcomer.produce(topic, b"newcomer")
             assert newcomer.flush(30) == 0
@@ -190,6 +190,6 @@ def test_led_partitions_go_on_while_the_table_is_away(node: FaultyNode) -> None:
     assert producer.flush(60) == 0
     assert failures == []
     with WireClient(node.process.port) as client:
-        # The one before the drama, the newcomer's, and each of the producer's once.
+        # The first record, the newcomer's, and each of the producer's once.
         assert client.fetch(topic, 0).high_watermark == count + 2
     assert "chain has ended" not in node.process.log

@@ -1,9 +1,9 @@
 """The bucket and its events on LocalStack: what S3 and EventBridge do, by a second server.
 
-LocalStack runs no functions. A queue stands where EventBridge calls the retention function,
-and the test calls the handler with what arrives there. Bucket, pattern and dead letters are
-those of the templates, deployed by LocalStack's CloudFormation. A rule's own dead letters
-(events that could not be delivered) it stores and does not use.
+LocalStack runs no functions. The rule's target is a queue instead of the retention function,
+and the test calls the handler with the events in the queue. Bucket, pattern and dead letters are
+those of the templates, deployed by LocalStack's CloudFormation. LocalStack stores the setting of
+a rule's own dead letters (for events that could not be delivered) and ignores it.
 """
 
 from __future__ import annotations

@@ -93,11 +93,12 @@ def test_an_update_waits_until_the_replicas_of_a_new_machine_are_in_sync(
         new = machine("i-3", zone_number=2, settings=SETTINGS)
         eventually(lambda: isrs(first) == [{101}, {101}], "it has left the ISRs")
         with first.suspended():
-            # It is there and takes connections, and there is nobody to fetch from.
+            # The new machine serves clients but cannot fetch: the leader is suspended.
             new.start()
             new.await_node()
             status, log = ended(new.wait_in_sync(5.0))
-            # A stack that is being created waits for nodes that serve: who has the data may come last.
+            # A stack that is being created waits only for nodes that serve: the node with the data may
+            # be the last to start.
             new.environment["AWS_ENDPOINT_URL_CLOUDFORMATION"] = ministack_endpoint
             cloudformation.create_stack(StackName="created", TemplateBody=json.dumps(STACK))
             created = ended(new.wait_in_sync(WAIT_SECONDS_MAX, stack="created"))
@@ -137,10 +138,10 @@ def test_cloudformation_learns_how_it_ended(
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))
         assert (status, "signalled SUCCESS" in log) == (0, True), log
         eventually(lambda: status_of(good) == "CREATE_COMPLETE", "it goes on")
-        # A machine that takes the place of a lost one tells a stack that waits for nothing.
+        # The replacement of a lost machine signals a stack that is not waiting.
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))
         assert (status, "nothing is waiting" in log) == (0, True), log
-        # The second process of the machine does not come.
+        # The machine's second node never starts.
         status, log = ended(instance.wait_in_sync(1.0, stack=bad, processes=2))
         assert (status, "1 of 2 nodes are alive" in log) == (1, True), log
         eventually(lambda: status_of(bad) == "CREATE_FAILED", "it is cancelled")
@@ -148,7 +149,7 @@ def test_cloudformation_learns_how_it_ended(
 
 @contextmanager
 def producing(address: str) -> Iterator[list[int]]:
-    """Append to all partitions meanwhile, each record acknowledged by all; give their count."""
+    """Produce to both partitions with acks=all in the background; yield one item for each ack."""
     acknowledged: list[int] = []
     failures: list[BaseException] = []
     is_over = threading.Event()
@@ -175,7 +176,7 @@ def producing(address: str) -> Iterator[list[int]]:
 
 @contextmanager
 def fewest_in_sync(machine: Instance) -> Iterator[list[int]]:
-    """Look at the ISRs all the time; give the size of the smallest, in turn."""
+    """Read the ISRs every 50 ms in the background; yield the size of the smallest each time."""
     seen: list[int] = []
     is_over = threading.Event()
 

@@ -122,7 +122,7 @@ def test_every_answer_of_the_store_has_its_outcome_after_one_request(
             assert await scene.wal.put(0, timeout_s=SLOW_S) is outcome
             assert scene.put_count == 1, outcome
         assert await scene.stored() == data
-        # Answers that do not come in time, and some that are lost with their connection.
+        # An answer that is late, and one that is lost with its connection.
         await scene.build(1)
         scene.proxy.behave(STALLS)
         scene.proxy.counts.clear()
