@@ -5,7 +5,7 @@ whose partitions decide which node coordinates a group or transaction: deadlines
 node leads pass without any request. A cluster without groups and transactions has neither topic.
 
 A thread imports the modules. Until that is done the node is like one that is slow to take over its
-shards: requests wait, and everything else goes on (``late_routes`` says how the two interleave).
+shards: requests wait, and everything else goes on (``late_imports`` says how the two interleave).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.node_context import NodeContext
-from tidelog_node.requests.late_routes import imported
+from tidelog_node.processes.late_imports import imported
 
 if TYPE_CHECKING:
     from tidelog_node.assembly.coordinators import Coordinators

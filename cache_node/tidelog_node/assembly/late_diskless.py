@@ -2,7 +2,7 @@
 
 A node that starts in a cluster with such topics, or as a gateway, starts them immediately; also if
 such a topic was deleted not long ago. Any other node has a thread import them when its image shows
-the first topic (``late_routes`` says how the two interleave). Until then it is like a node that is
+the first topic (``late_imports`` says how the two interleave). Until then it is like a node that is
 slow to enter its partitions: partitions that it was elected to lead are entered afterwards, and
 notes of leaders on partitions that it follows are kept (``kept_notes``).
 """
@@ -25,7 +25,7 @@ from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.follower.kept_notes import KeptNotes
-from tidelog_node.requests.late_routes import imported
+from tidelog_node.processes.late_imports import imported
 from tidelog_node.settings import NodeSettings
 
 if TYPE_CHECKING:

@@ -5,25 +5,18 @@ of a node's start and memory. A ``LateHandler`` has the routes of its handler fr
 ApiVersions, guards and recorders see them. The first request waits while a thread imports the
 handler's modules; then the event loop makes the handler.
 
-While the thread imports, the loop serves others, up to 5 ms later than otherwise: the two share the
-interpreter's lock. If the loop itself imports one of these modules at that moment, it waits for the
-rest of the import, some 10 ms. The first requests of several clients wait for one import.
-
-One thread imports everything that comes after the start. Two would meet in modules that import each
-other, and one that also waits for the disk may be busy for long.
+``late_imports`` says what the loop does meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
+from tidelog_node.processes.late_imports import imported
 from tidelog_node.requests.routes import RequestContext, Route
-
-T = TypeVar("T")
 
 Handle = Callable[[Any, RequestContext], Awaitable[object]]
 
@@ -46,13 +39,6 @@ class Versions(NamedTuple):
 Make = Callable[[], Handler]
 Load = Callable[[], Make]
 """Imports the handler, in any thread; what it returns makes the handler, on the event loop."""
-
-_importing = ThreadPoolExecutor(1, "tidelog-imports")  # has no thread before it is used
-
-
-async def imported(load: Callable[[], T]) -> T:
-    """Call ``load`` on the thread for imports; return its result."""
-    return await asyncio.get_running_loop().run_in_executor(_importing, load)
 
 
 class LateHandler:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tidelog_node.handlers.produce.inspection import InspectionResults, Led, checks_schemas
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
-from tidelog_node.requests.late_routes import imported
+from tidelog_node.processes.late_imports import imported
 from tidelog_node.wire.produce import ProduceRequest
 
 if TYPE_CHECKING:
