@@ -10,10 +10,8 @@ A log that lacks all of a long tail starts at the tail's end, is led, and filled
 (``deferred_fills``). The others are recovered in groups, short tails first, so that a long tail
 does not delay the others (``waves``). Each group is led before the next one is read.
 
-If the metadata store was set back, its tier ends too early, and the chain's objects for the rest
-are gone. Only the bucket shows that. So unless the objects prove where a partition ends, the bucket
-is searched for later segments, and for a greater log start (``unknown_segments``). A greater log
-start loses nothing: the item gets it back, and the next try goes on from there.
+Unless the chains' objects prove where a partition ends, its end is compared with the bucket: the
+metadata store may have been set back (``bucket_check``).
 """
 
 from __future__ import annotations
@@ -33,26 +31,21 @@ from collections.abc import (
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain
-from tidelog_core.diskless.takeover.unknown_segments import published_log_start, segment_from
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.errors import (
     CorruptObject,
     MetadataSetBack,
     StorageError,
-    StoreUnavailable,
     TidelogError,
     is_out_of_resources,
 )
-from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered, describe_epoch
-from tidelog_core.metadata.leadership import advance_log_start, leadership_of
-from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
-from tidelog_core.metadata.store import KeyRange
+from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered
+from tidelog_core.metadata.records import Partition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.subscribers import Subscribers
-from tidelog_core.tier.keys import partition_prefix
-from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 
+from tidelog_node.diskless.recovery.bucket_check import BucketCheck
 from tidelog_node.diskless.recovery.chain_slices import (
     ReadChains,
     WantedSlices,
@@ -145,7 +138,7 @@ class LogRecovery:
         self.listings = listings or ListingCache()
         self._deferred_fills = DeferredFills(chains, node.executor)
         self._fills = fills
-        self._objects = objects
+        self._bucket_check = BucketCheck(node, objects)
         self._chains = chains
         self._refill = refill
         self._history = history
@@ -193,18 +186,19 @@ class LogRecovery:
         tails: dict[PartitionName, LogTail] = {}
         refused: dict[PartitionName, MetadataSetBack] = {}
 
-        async def begin(name: PartitionName) -> None:
+        async def begin_log(name: PartitionName) -> None:
             tiers[name] = await self._begin(replicas[name], records[name])
             starts[name] = tiers[name].start_offset
 
-        async def find(name: PartitionName) -> None:
-            one = replicas[name], records[name], starts[name]
+        async def find_tail(name: PartitionName) -> None:
             try:
-                tails[name] = await self._tail(*one, found, is_doubtful=is_doubtful)
+                tails[name] = await self._tail(
+                    replicas[name], records[name], starts[name], found, is_doubtful=is_doubtful
+                )
             except MetadataSetBack as error:
                 refused[name] = error
 
-        await self._each(replicas, records, begin)
+        await self._each(replicas, records, begin_log)
         wanted = {
             name: WantedSlices(cut_tiered(records[name].wal, start), start)
             for name, start in starts.items()
@@ -222,7 +216,7 @@ class LogRecovery:
         wanted |= {name: wanted_below(records[name].wal, starts[name]) for name in deleted}
         found = await find_slices(self._chains, wanted, seals, listings)
         self._note_damaged(found)
-        await self._each(replicas, starts, find)
+        await self._each(replicas, starts, find_tail)
         await self._begin_with_deleted(records, tails, deleted, found, listings)
         yield Recovery({}, refused)
         work = _Tails(replicas, records, tiers, tails, found, deleted)
@@ -302,9 +296,13 @@ class LogRecovery:
         }
 
         async def explain(name: PartitionName) -> None:
-            one = work.replicas[name], work.records[name], work.tiers[name].start_offset
             try:
-                await self._explain(*one, failures[name])
+                await self._bucket_check.explain(
+                    work.replicas[name].partition,
+                    work.records[name],
+                    work.tiers[name].start_offset,
+                    failures[name],
+                )
             except MetadataSetBack as error:
                 refused[name] = error
 
@@ -383,14 +381,13 @@ class LogRecovery:
         try:
             slices, end_offset = log_of(name, wanted, found.slices[name], cluster_id=cluster_id)
         except CorruptObject as error:
-            await self._explain(replica, record, start_offset, error)
-            raise
+            await self._bucket_check.explain(replica.partition, record, start_offset, error)
         last = current_chain(record.wal)
         damage = None if last is None else found.damage_of(name, last.chain)
         if damage is not None:
-            await self._explain(replica, record, end_offset, damage)
+            await self._bucket_check.explain(replica.partition, record, end_offset, damage)
         if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
-            await self._require_no_segment(replica, record, end_offset)
+            await self._bucket_check.require_end(replica.partition, record, end_offset)
         return LogTail(replica, slices, end_offset)
 
     def _note_damaged(self, found: ReadChains) -> None:
@@ -399,56 +396,6 @@ class LogRecovery:
             for error in damaged.values():
                 self._node.counters.chain.damaged_count += 1
                 logger.error("object of a chain is damaged", extra={"reason": str(error)})
-
-    async def _explain(
-        self, replica: Replica, record: Partition, start_offset: int, error: Exception
-    ) -> None:
-        """Raise ``MetadataSetBack`` if the store was set back, otherwise ``error``."""
-        if isinstance(error, CorruptObject):  # Offsets are missing, or an object that has them.
-            await self._require_no_segment(replica, record, start_offset, is_broken=True)
-        raise error
-
-    async def _require_no_segment(
-        self, replica: Replica, record: Partition, offset: int, *, is_broken: bool = False
-    ) -> None:
-        """Raise ``MetadataSetBack`` if the bucket has a segment at or above the offset.
-
-        And ``StoreUnavailable`` if it has a greater log start, which the item gets back.
-
-        One that the metadata store has now is no reason: the tier has gone on since it was read,
-        and the objects of the chain were collected. With ``is_broken`` no log is made of what was
-        found, so a copy that was not finished is no reason either. Raises ``StoreUnavailable`` if
-        another try is needed.
-        """
-        topic = replica.partition.topic
-        cluster_id = self._node.view.image.cluster_id
-        prefix = partition_prefix(cluster_id, topic, record.topic_id, record.partition)
-        log_start = await published_log_start(self._objects, prefix)
-        if log_start > record.log_start_offset:
-            await advance_log_start(self._node.store, leadership_of(record), log_start)
-            await self._node.view.refresh()  # The next try begins the log where the image says.
-            raise StoreUnavailable(
-                f"{replica.partition} begins at offset {log_start} by the bucket, and began at"
-                f" {record.log_start_offset} by the metadata store: they were set back, or were"
-                " read before the log start advanced"
-            )
-        if await segment_from(self._objects, prefix, offset) is None:
-            return
-        stored = await read_segments(
-            self._node.store,
-            record.topic_id,
-            record.partition,
-            keys=KeyRange(segment_key_from(offset)),
-        )
-        known = {
-            one.segment_id for one in stored if is_broken or one.state is SegmentState.COPY_FINISHED
-        }
-        key = await segment_from(self._objects, prefix, offset, known_ids=known)
-        if key is not None:
-            found = f"the segment {key}, which begins where its records end, or above"
-            raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)
-        if not is_broken:
-            raise StoreUnavailable(f"the tier of {replica.partition} has gone on since it was read")
 
 
 def _ends_of(segments: TieredSegments, record: Partition) -> TierEnds:
