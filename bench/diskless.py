@@ -56,7 +56,7 @@ RESULTS = Path(__file__).parent / "results" / "diskless.json"
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What producers waited, in milliseconds."""
+    """The waits of producers, in milliseconds."""
 
     p50: float
     p99: float

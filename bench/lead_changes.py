@@ -42,7 +42,7 @@ RESULTS = Path(__file__).parent / "results" / "lead_changes.json"
 
 
 class Scale(NamedTuple):
-    """How much is measured."""
+    """The size of a measurement."""
 
     turns: int
     partitions: int

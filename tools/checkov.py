@@ -22,7 +22,7 @@ _STAMP = _VENV / ".installed"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """What it says of a resource."""
+    """A finding about a resource."""
 
     check: str  # its id
     resource: str  # the name in its template

@@ -1,4 +1,4 @@
-"""What pages ask the nodes, as their visitor."""
+"""The requests of pages to the nodes, as their visitor."""
 
 from __future__ import annotations
 

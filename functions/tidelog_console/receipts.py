@@ -28,7 +28,7 @@ KEYS_LISTED_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What pages show of a receipt."""
+    """The parts of a receipt that pages show."""
 
     erasure_id: str
     topic: str

@@ -33,7 +33,7 @@ class StaticFile:
 
     @property
     def url(self) -> str:
-        """Where a page finds this content."""
+        """The path at which a page finds this content."""
         return f"{PREFIX}{self.name}?v={self.digest}"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:

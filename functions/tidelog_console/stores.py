@@ -1,4 +1,4 @@
-"""What the console reads from the stores. It never writes to them.
+"""The console's reads of the stores. It never writes to them.
 
 The metadata store has no ACLs of its own: pages ask a node first whether the visitor may describe
 the topic or the cluster.
@@ -71,7 +71,7 @@ class PartitionTier:
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequest:
-    """What an erasure asks of a partition's replicas."""
+    """An erasure's request to a partition's replicas."""
 
     topic: str  # "": the topic is deleted
     partition: int
@@ -111,7 +111,7 @@ class Stores:
 
     @property
     def refresh_seconds(self) -> int:
-        """How often a page reads them again: on AWS each reading costs."""
+        """The interval at which a page reads them again: on AWS each reading costs."""
         return REFRESH_SECONDS if self._is_here else AWS_REFRESH_SECONDS
 
     @property

@@ -47,7 +47,7 @@ SECONDS_MAX = 2.0  # that an invocation waits for the ledger
 
 @dataclass(slots=True)
 class FunctionCosts:
-    """What one function has counted in this process and not added yet."""
+    """The counts of one function in this process that are not added yet."""
 
     function: str
     counted: Tally = field(default_factory=Tally)

@@ -49,7 +49,7 @@ class Pending(NamedTuple):
 
 
 SumKey = tuple[Hashable, ...]
-"""What equal events have in common."""
+"""The fields by which events are equal."""
 
 
 class _Sum:

@@ -62,17 +62,21 @@ async def _delete_topics(call: GuardedCall) -> Any:
         may_delete = is_covered or call.may(_DELETE, _TOPIC, name)
         if may_delete and (by_id is None or call.may(_DESCRIBE, _TOPIC, name)):
             allowed.append(topic)
-            continue
-        code = _TOPIC_REFUSED
-        if name not in call.view.image.topics and call.may(_DESCRIBE, _TOPIC, name):
-            code = ErrorCode.unknown_topic_or_partition
-        added.append(refusal(inner, error_code=code, **named))
+        else:
+            added.append(refusal(inner, error_code=_undeletable(call, name), **named))
     if not added:
         return await call.go_on()
     if not allowed:
         return refusal(call.answer_class, responses=tuple(added))
     answer = await call.go_on(dataclasses.replace(request, **{field: tuple(allowed)}))
     return dataclasses.replace(answer, responses=(*answer.responses, *added))
+
+
+def _undeletable(call: GuardedCall, name: str) -> ErrorCode:
+    """Return the error of a topic that the client must not delete."""
+    if name not in call.view.image.topics and call.may(_DESCRIBE, _TOPIC, name):
+        return ErrorCode.unknown_topic_or_partition
+    return _TOPIC_REFUSED
 
 
 async def _epoch_ends(call: GuardedCall) -> Any:

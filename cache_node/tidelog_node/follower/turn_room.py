@@ -13,7 +13,7 @@ TURN_BYTES_MAX = 4_194_304
 
 
 class TurnRoom:
-    """How much one turn may still apply."""
+    """The batches and bytes that one turn may still apply."""
 
     __slots__ = ("_batches_left", "_bytes_left")
 

@@ -35,7 +35,7 @@ ANSWER_SECONDS_MAX = 20.0
 
 
 class _Names(NamedTuple):
-    """What an API's messages call a topic and a partition."""
+    """The fields of an API's messages that name a topic and a partition."""
 
     topic: str
     partition: str

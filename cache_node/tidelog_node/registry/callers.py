@@ -33,7 +33,7 @@ HEADER_CHARACTERS_MAX = 8_192
 
 @dataclass(frozen=True, slots=True)
 class RequestOfCaller:
-    """What a request says of its caller."""
+    """The parts of a request that identify its caller."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class RequestOfCaller:
 
 @dataclass(frozen=True, slots=True)
 class KnownCaller(AllPermissions):
-    """A caller of whom is known who it is. It may do everything."""
+    """A caller whose identity is known. It may do everything."""
 
     session: Session
 

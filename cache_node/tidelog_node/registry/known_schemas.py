@@ -75,7 +75,7 @@ class KnownSchema:
 
 
 class _Names(NamedTuple):
-    """What subjects of a schema may be named after, or the refusal."""
+    """The names after which subjects of a schema may be named, or the refusal."""
 
     names: frozenset[str]
     character_count: int = 0

@@ -28,7 +28,7 @@ NOT_STARTING = "worker-not-starting"  # a fault
 
 
 class WorkerFault(NamedTuple):
-    """What keeps the worker away, for a person."""
+    """The reason why the worker does not serve, for a person."""
 
     name: str
     detail: str

@@ -123,6 +123,10 @@ class MarkerWriter:
         return ErrorCode.none
 
     async def _append(self, marker: Marker, partition: TopicPartition) -> None:
+        """Append the marker, and return once it is on every ISR member or in the chain.
+
+        Raises ``TidelogError``, ``OSError``, and ``TimeoutError`` if that takes too long.
+        """
         replica = self._replicas.leader(partition)
         if not (self._node.membership.can_serve() or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
@@ -139,6 +143,17 @@ class MarkerWriter:
                     await _replicated(replica, appended_end)
                 return
             self._uncommitted.require_room()
+        info = replica.append(self._batch_of(marker), AppendOrigin.COORDINATOR)
+        end_offset = info.last_offset + 1
+        if waits_for_chain:
+            self._uncommitted.add(replica, _named(marker), end_offset)
+        async with asyncio.timeout(REPLICATION_SECONDS_MAX):
+            if replica.has_flush_policy:
+                for flush in self._flusher.appended(replica):
+                    await flush
+            await _replicated(replica, end_offset)
+
+    def _batch_of(self, marker: Marker) -> bytearray:
         batch = build_end_transaction_marker(
             EndTransactionMarker(
                 ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
@@ -148,15 +163,7 @@ class MarkerWriter:
             producer_epoch=marker.producer_epoch,
             timestamp_ms=self._node.clock_ms(),
         )
-        info = replica.append(bytearray(batch), AppendOrigin.COORDINATOR)
-        end_offset = info.last_offset + 1
-        if waits_for_chain:
-            self._uncommitted.add(replica, _named(marker), end_offset)
-        async with asyncio.timeout(REPLICATION_SECONDS_MAX):
-            if replica.has_flush_policy:
-                for flush in self._flusher.appended(replica):
-                    await flush
-            await _replicated(replica, end_offset)
+        return bytearray(batch)
 
 
 def _named(marker: Marker) -> MarkerName:

@@ -34,7 +34,7 @@ class _Turn:
 
 
 class PendingShard:
-    """What this node knows of a shard since it wrote the shard's claim."""
+    """A shard's pending offsets and markers, as this node knows them since it wrote its claim."""
 
     def __init__(self, index: int, leadership: Leadership, *, claim_version: int) -> None:
         self.index = index

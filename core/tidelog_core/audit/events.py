@@ -25,7 +25,7 @@ _USER = 1  # the type of an actor
 
 
 class AuditKind(Enum):
-    """What an event is about; the values of ``audit.event.types``."""
+    """The subject of an event; the values of ``audit.event.types``."""
 
     AUTHENTICATE = "authenticate"  # a client has logged in, or was refused
     MANAGEMENT = "management"  # a request that changes topics, settings, users, ACLs and so on

@@ -67,7 +67,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many topics an item names, and by which prices they are chosen."""
+    """The number of topics that an item names, and the prices by which they are chosen."""
 
     prices: PriceTable
     topics_max: int

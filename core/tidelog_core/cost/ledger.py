@@ -59,7 +59,7 @@ class CurrentHourClosed(TidelogError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How long the ledger's items are kept."""
+    """The ages at which the ledger's items are removed."""
 
     hours: int
     days: int

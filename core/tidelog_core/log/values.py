@@ -52,7 +52,7 @@ class AppendInfo(NamedTuple):
 
 
 class AppendLimit(NamedTuple):
-    """Where an append of a leader's batches ends: behind the batch that reaches either limit."""
+    """The limits of an append of a leader's batches: it ends with the batch that reaches one."""
 
     batch_count: int
     size_bytes: int

@@ -10,7 +10,7 @@ hundredth of that.
   and a store that does not know CRC-64/NVME would check nothing.
 
 An operator knows more of the own store: obstore reads ``AWS_CHECKSUM_ALGORITHM`` and
-``AWS_UNSIGNED_PAYLOAD`` from the environment, and what is there is left as it is.
+``AWS_UNSIGNED_PAYLOAD`` from the environment, and a value that is set there is kept.
 """
 
 from __future__ import annotations

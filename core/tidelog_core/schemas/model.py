@@ -65,7 +65,7 @@ DEFAULT_COMPATIBILITY = Compatibility.BACKWARD
 
 
 class Mode(StrEnum):
-    """What may be written."""
+    """The kinds of changes that a registry or a subject accepts."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"

@@ -1,4 +1,4 @@
-"""What schemas in the answers of a registry's REST API refer to."""
+"""References of schemas, in the answers of a registry's REST API."""
 
 from __future__ import annotations
 

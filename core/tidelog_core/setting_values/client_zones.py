@@ -61,7 +61,7 @@ class CidrZones:
 
 @dataclass(frozen=True, slots=True)
 class ClientZones:
-    """Where clients are, by the maps of a node's settings."""
+    """The availability zones of clients, by the maps of a node's settings."""
 
     listeners: ListenerZones = field(default_factory=dict)
     subnets: CidrZones = field(default_factory=CidrZones)

@@ -1,4 +1,4 @@
-"""How far a partition is tiered, from the items of its segments."""
+"""The state of a partition's tier, from the items of its segments."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AdminAuthorizer:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request."""
+    """The sender of a request."""
 
     client: Client
     rights: Rights | None = None  # None: there is no authorizer, and the caller may do everything

@@ -13,7 +13,7 @@ from uuid import UUID
 from tidelog_core.admin.groups.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import CorruptItem, InvalidRequest
 from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember
-from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupMember
+from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupMember, GroupRecord
 from tidelog_core.metadata.coordination.share_groups import ShareMember
 from tidelog_core.model import TopicPartition
 from tidelog_core.security.acl import ResourceType
@@ -73,14 +73,7 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
     else:
         starts = await cluster.groups.start_offsets(group.group_id)
     is_seen = partial(call.caller.sees, ResourceType.TOPIC)
-    is_of_consumers = group.protocol_type == CONSUMERS
-    names = cluster.view.image.topic_names
-    if group.share is not None:
-        members = [_assigned_member(member, None, names) for member in group.share.members]
-    elif group.consumer is not None:
-        members = [_assigned_member(m, m.instance_id, names) for m in group.consumer.members]
-    else:
-        members = [_member(member, is_consumer=is_of_consumers) for member in group.members]
+    members = _members(group, cluster.view.image.topic_names)
     if group.share is not None or group.consumer is not None:
         require_visible(
             call.caller, [one["topic"] for member in members for one in member["assignment"]]
@@ -95,28 +88,47 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
             "protocol_name": group.protocol_name,
             "members": members,
             "offsets": [
-                {
-                    "topic": name.topic,
-                    "partition": name.partition,
-                    "offset": committed.offset,
-                    "leader_epoch": committed.leader_epoch,
-                    "metadata": committed.metadata,
-                    "committed_ms": committed.committed_ms,
-                }
+                _offset_row(name, committed)
                 for name, committed in sorted(offsets.items())
                 if is_seen(name.topic)
             ],
             "start_offsets": [
-                {
-                    "topic": name.topic,
-                    "partition": name.partition,
-                    "start_offset": None if isinstance(at, CorruptItem) else at.start_offset,
-                }
-                for name, at in sorted(starts.items())
+                _start_offset_row(name, share_partition)
+                for name, share_partition in sorted(starts.items())
                 if is_seen(name.topic)
             ],
         }
     )
+
+
+def _members(group: GroupRecord, topic_names: Mapping[UUID, str]) -> list[dict[str, Any]]:
+    """Return the members of a group of any kind."""
+    if group.share is not None:
+        return [_assigned_member(one, None, topic_names) for one in group.share.members]
+    if group.consumer is not None:
+        members = group.consumer.members
+        return [_assigned_member(one, one.instance_id, topic_names) for one in members]
+    is_consumer = group.protocol_type == CONSUMERS
+    return [_member(one, is_consumer=is_consumer) for one in group.members]
+
+
+def _offset_row(name: TopicPartition, committed: CommittedOffset) -> dict[str, Any]:
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "offset": committed.offset,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "committed_ms": committed.committed_ms,
+    }
+
+
+def _start_offset_row(name: TopicPartition, share_partition: RecordOrCorruptItem) -> dict[str, Any]:
+    """Return a share group's start offset; ``None`` stands for one that cannot be read."""
+    start_offset = (
+        None if isinstance(share_partition, CorruptItem) else share_partition.start_offset
+    )
+    return {"topic": name.topic, "partition": name.partition, "start_offset": start_offset}
 
 
 async def delete_group(cluster: AdminCluster, call: Call) -> HttpAnswer:

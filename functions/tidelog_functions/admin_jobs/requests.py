@@ -1,4 +1,4 @@
-"""What a job is to do, as its item has it: JSON. The key of an erasure is only there."""
+"""The parameters of a job, as its item has them: JSON. The key of an erasure is only there."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Cancelled(Interrupted):
 
 
 class Outcome(Enum):
-    """How a run has ended."""
+    """The outcome of a run."""
 
     NOT_TAKEN = "not taken"  # another run has it, it has ended, or it is too early
     ENDED = "ended"
@@ -63,7 +63,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run has ended; with ``PAUSED`` when the next is due."""
+    """The outcome of a run; with ``PAUSED`` the time of the next one."""
 
     outcome: Outcome
     due_ms: int = 0

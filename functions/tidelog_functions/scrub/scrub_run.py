@@ -1,4 +1,4 @@
-"""What one scrub works on, and under which rules."""
+"""The stores that one scrub works on, and its rules."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LOOKED_AT_PER_S_MAX = 1_000  # partitions: some 3 ms of the event loop
 
 
 class TailLimits(NamedTuple):
-    """How long the tail of a partition may be before its segment is sealed."""
+    """The length of a partition's tail at which its segment is sealed."""
 
     objects_max: int
     size_bytes_max: int = 64 << 20  # of the active segment

@@ -1,6 +1,6 @@
 """Finds out that this node cannot write the object store, while others may.
 
-Such a node acknowledges nothing of what it leads by its chain. So it publishes
+Such a node acknowledges no record of its diskless partitions. So it publishes
 ``StepDownReason.STORE`` with its lease, and gives its diskless leads to brokers without that reason
 (``LedPartitions``). In an outage of the store every node publishes it, and nothing moves.
 
@@ -155,5 +155,5 @@ async def probe_store(client: TierClient, cluster_id: str) -> None:
     """Create an object and delete it. Raises the store's errors and ``TierUnavailable``."""
     key = probe_key(cluster_id, uuid4())
     await client.put(key, b"probe")
-    with suppress(TidelogError):  # It can be written. The scrub deletes what is left.
+    with suppress(TidelogError):  # It can be written. The scrub deletes a leftover.
         await client.delete([key])

@@ -65,7 +65,7 @@ class FollowedObjects:
 
     @property
     def at_once_max(self) -> int:
-        """How many objects to read at once, at most."""
+        """The greatest number of objects to read at once."""
         return AHEAD_BYTES_MAX // self._first_bytes
 
     async def read_head(self, sequence: int) -> LentRange:

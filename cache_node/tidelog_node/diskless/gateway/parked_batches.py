@@ -23,7 +23,7 @@ RETRY_SECONDS_MAX = 0.5
 
 
 class _ParkedPartition:
-    """What waits of one partition."""
+    """The waiting batches of one partition."""
 
     __slots__ = ("batches", "delay_s", "next_s")
 

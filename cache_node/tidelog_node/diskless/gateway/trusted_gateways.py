@@ -19,7 +19,7 @@ OBJECTS_MIN = 8  # of a chain that were whole, one after the other
 
 
 class TrustedGateways:
-    """What a leader has found in gateways' chains. For the node's event loop."""
+    """A leader's experience with reads of gateways' chains. For the node's event loop."""
 
     def __init__(self) -> None:
         # By broker, so that it is no larger than the cluster: its last chain, and how many of its

@@ -241,7 +241,7 @@ class UnreadBatches:
             del self._partitions[partition.replica]
 
     def _cut(self, replica: Replica) -> None:
-        """Truncate the log of a partition that is led no more before its unread batches."""
+        """Truncate the log of a partition before its unread batches, once it is no longer led."""
         partition = self._partitions.pop(replica, None)
         log = replica.opened_log
         if partition is None or log is None or not partition.unread:

@@ -32,7 +32,7 @@ class DamagedPartitions:
 
     @property
     def scarcity(self) -> str:
-        """What the last try of any of them lacked, empty if none lacked anything."""
+        """The resource that the last try of any of them lacked, empty if none lacked any."""
         return next(iter(self._scarce.values()), "")
 
     def note(self, name: PartitionName, error: Exception) -> None:

@@ -18,7 +18,7 @@ from tidelog_node.groups.subscribed_topics import TopicsByName, find_topics
 
 
 class Subscriptions:
-    """What the members in the roster subscribe to."""
+    """The topics and patterns that the members in the roster subscribe to."""
 
     def __init__(self, roster: ConsumerRoster) -> None:
         self._roster = roster

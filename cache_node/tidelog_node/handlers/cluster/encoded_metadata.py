@@ -42,7 +42,7 @@ class ResponseKey(NamedTuple):
 
 
 class TopicKey(NamedTuple):
-    """What determines the bytes of one topic of a response, with the image."""
+    """The values that, with the image, determine the bytes of one topic of a response."""
 
     name: str
     version: int

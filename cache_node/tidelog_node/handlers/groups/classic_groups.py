@@ -84,11 +84,44 @@ class GroupHandlers:
         self, request: join_request.JoinGroupRequest, context: RequestContext
     ) -> join_response.JoinGroupResponse:
         """Add the client to the group or have it rejoin, once the rebalance permits."""
+        join = self._join_request(request, context)
+        try:
+            answer = await self._coordinator.join(request.group_id, join)
+        except TidelogError as error:
+            answer = JoinAnswer(error=error_code(error), member_id=request.member_id)
+        protocol_name = answer.protocol_name
+        if protocol_name is None and context.api_version < NULL_PROTOCOL_NAME_FROM:
+            protocol_name = ""
+        members = [
+            build(
+                join_response.JoinGroupResponseMember,
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            async for member in RequestTurn().each(answer.members)
+        ]
+        return build(
+            join_response.JoinGroupResponse,
+            error_code=answer.error,
+            generation_id=answer.generation,
+            protocol_type=answer.protocol_type,
+            protocol_name=protocol_name,
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=tuple(members),
+        )
+
+    def _join_request(
+        self, request: join_request.JoinGroupRequest, context: RequestContext
+    ) -> JoinRequest:
+        """Return the request as groups take it, with a member id for a client that has none."""
         session_timeout_ms = request.session_timeout // _MILLISECOND
         rebalance_timeout_ms = request.rebalance_timeout // _MILLISECOND
         client_id = context.client_id or ""
         instance_id = request.group_instance_id
-        join = JoinRequest(
+        return JoinRequest(
             number=self._coordinator.next_number(),
             member_id=request.member_id,
             group_instance_id=instance_id,
@@ -106,34 +139,6 @@ class GroupHandlers:
             ),
             must_know_member_id=context.api_version >= MEMBER_ID_REQUIRED_FROM,
             can_skip_assignment=context.api_version >= SKIPS_ASSIGNMENT_FROM,
-        )
-        try:
-            answer = await self._coordinator.join(request.group_id, join)
-        except TidelogError as error:
-            answer = JoinAnswer(error=error_code(error), member_id=request.member_id)
-        protocol_name = answer.protocol_name
-        if protocol_name is None and context.api_version < NULL_PROTOCOL_NAME_FROM:
-            protocol_name = ""
-        return build(
-            join_response.JoinGroupResponse,
-            error_code=answer.error,
-            generation_id=answer.generation,
-            protocol_type=answer.protocol_type,
-            protocol_name=protocol_name,
-            leader=answer.leader,
-            skip_assignment=answer.skip_assignment,
-            member_id=answer.member_id,
-            members=tuple(
-                [
-                    build(
-                        join_response.JoinGroupResponseMember,
-                        member_id=member.member_id,
-                        group_instance_id=member.group_instance_id,
-                        metadata=member.metadata,
-                    )
-                    async for member in RequestTurn().each(answer.members)
-                ]
-            ),
         )
 
     async def sync_group(

@@ -46,7 +46,7 @@ TIME_MAX_MS = 253_402_300_799_999  # the end of the year 9999
 
 @dataclass(frozen=True, slots=True)
 class TokenTimes:
-    """How long tokens last, in milliseconds."""
+    """The lifetimes of tokens, in milliseconds."""
 
     lifetime_max_ms: int  # ``delegation.token.max.lifetime.ms``
     expiry_ms: int  # ``delegation.token.expiry.time.ms``: until a token must be renewed

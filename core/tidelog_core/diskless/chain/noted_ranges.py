@@ -1,4 +1,4 @@
-"""What waits to be put into a chain's next object: ranges of local logs, not their bytes."""
+"""Ranges of local logs that wait to be put into a chain's next object; not their bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForeignRange(NamedTuple):
 
 
 class ObjectContent(NamedTuple):
-    """What the next object is built from."""
+    """The ranges and rows that one object is built from."""
 
     ranges: tuple[NotedRange, ...]
     foreign: tuple[ForeignRange, ...]

@@ -1,4 +1,4 @@
-"""How many PUTs of a chain may be in flight, when one is repeated, and what they may cost.
+"""Limits for the PUTs of a chain: their number in flight, their repetition, their cost.
 
 - A token bucket bounds the objects a second. A full buffer is flushed without a token. It pays
   later, unless another one has yet to: what follows a busy hour waits for one token, not for

@@ -12,7 +12,7 @@ from tidelog_core.diskless.wal.header import WalHeader, WalKind
 
 
 class ChainRules:
-    """What owners, heirs and collectors of a chain must keep to."""
+    """The rules that owners, heirs and collectors of a chain must keep."""
 
     def committed_end(self, committed_end: int, stored: Collection[int]) -> int:
         """Return the first sequence that is not known to exist, from the last known end on."""

@@ -23,7 +23,7 @@ DELETE_COUNT_MAX = 1_000  # keys in one request of S3
 
 
 class UnneededEnds:
-    """Up to which offset no reader and no heir needs a partition's records in chains.
+    """The offsets below which no reader and no heir needs partitions' records in chains.
 
     That is the end of the tier. A greater log start does not count: from the tier's end, no heir
     could go on over a gap.

@@ -1,4 +1,4 @@
-"""What becomes of the list of a partition's leader epochs and their chains."""
+"""Changes to the list of a partition's leader epochs and their chains."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class MarkRow(NamedTuple):
 
 
 class SealRow(NamedTuple):
-    """Who sealed the chain."""
+    """The heir that sealed the chain, and when."""
 
     heir_chain_id: bytes
     heir_broker_id: int

@@ -168,7 +168,7 @@ class ProducerState:
 
     @property
     def expiration_ms(self) -> int:
-        """How long an idle producer is remembered."""
+        """The time for which an idle producer is remembered."""
         return self._expiration_ms
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:

@@ -1,4 +1,4 @@
-"""What the checkpoint files of one log say: where it begins, is durable, sealed and compacted."""
+"""The checkpoint files of one log: its start, recovery point, sealed segments, compacted end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store does alike: items' bodies are JSON, and a commit is checked first."""
+"""Rules of all metadata stores: items' bodies are JSON, and a commit is checked first."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ async def accept_loss(
 ) -> None:
     """Declare the newest entry void. Durable on return; to repeat it is safe.
 
-    ``key`` is that which ``newest_loss`` has named. Call it only if no node serves the registry.
+    ``key`` is the one that ``newest_loss`` has named. Call it only if no node serves the registry.
     Raises ``VersionConflict`` if one does: the newest entry may be another one by now.
     """
     position = await _position(store)

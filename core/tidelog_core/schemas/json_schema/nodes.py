@@ -327,9 +327,16 @@ def _require_types(value: dict[str, Any]) -> None:
     for name in ("enum", *CRITERIA, "prefixItems"):
         if name in value and (not isinstance(value[name], list) or not value[name]):
             raise InvalidSchema(f"{name} is no list, or an empty one")
-    required = _required(value)
-    if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
+    if not _is_list_of_names(_required(value)):
         raise InvalidSchema("required is no list of names")
+    _require_numbers(value)
+    for name in ("dependencies", "dependentRequired", "dependentSchemas"):
+        if not _is_dependencies(value.get(name, {})):
+            raise InvalidSchema(f"{name} is no object of names")
+
+
+def _require_numbers(value: dict[str, Any]) -> None:
+    """Raise ``InvalidSchema`` if a keyword for a number has another value."""
     for name in _COUNTS:
         if name in value and not (_is_number(value[name]) and value[name] >= 0):
             raise InvalidSchema(f"{name} is no number from 0 on")
@@ -339,13 +346,17 @@ def _require_types(value: dict[str, Any]) -> None:
     for name in _LIMITS_OR_FLAGS:
         if name in value and not (_is_number(value[name]) or isinstance(value[name], bool)):
             raise InvalidSchema(f"{name} is no number")
-    for name in ("dependencies", "dependentRequired", "dependentSchemas"):
-        given = value.get(name, {})
-        if not isinstance(given, dict) or not all(
-            all(isinstance(part, str) for part in one) if isinstance(one, list) else True
-            for one in given.values()
-        ):
-            raise InvalidSchema(f"{name} is no object of names")
+
+
+def _is_list_of_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_dependencies(value: Any) -> bool:
+    """Whether each member is a schema, or the list of the properties that it needs."""
+    return isinstance(value, dict) and all(
+        _is_list_of_names(one) for one in value.values() if isinstance(one, list)
+    )
 
 
 def _is_number(value: Any) -> bool:
