@@ -4,7 +4,7 @@ The first call starts the worker and waits for it to connect, so a node that has
 does without the process and its memory. After that, while no worker is connected, calls fail
 immediately with ``TierUnavailable``, which is retriable. So do the calls in progress when a
 worker dies. No call waits for a restart. What keeps workers away is a fault of the node
-(``WorkerStarts``).
+(``WorkerStarts``). A worker that hangs is killed (``UnansweredRequests``).
 
 A worker's object store may be another one than that of the worker before. So the calls of each
 connection wait until the store has been recognized through that connection (``StoreGate``).
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidelog_core.errors import TidelogError, TierUnavailable
 from tidelog_core.model import ReadableFile
@@ -38,13 +38,11 @@ from tidelog_node.tier.protocol import (
     StatusRequest,
     UploadRequest,
     UploadResult,
-    encode_message,
-    error_from_fields,
     read_message,
-    request_to_fields,
     upload_result_from_fields,
 )
 from tidelog_node.tier.store_gate import StoreGate
+from tidelog_node.tier.unanswered import UnansweredRequests
 from tidelog_node.tier.wal_messages import WalDropRequest, WalRequest
 from tidelog_node.tier.worker_command import WorkerCommand
 from tidelog_node.tier.worker_starts import WorkerStarts
@@ -62,13 +60,6 @@ REQUESTS_MAX = 1000
 SOCKET_READ_SIZE_BYTES = 1 << 20
 SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
 STORELESS = (StatusRequest, ForgetRequest, WalDropRequest)  # Whatever the store is, they are right.
-
-
-class _Waiting(NamedTuple):
-    """A request that is not answered."""
-
-    answered: asyncio.Future[Fields]
-    on_event: OnEvent | None
 
 
 class TierClient(WorkerStore):
@@ -102,8 +93,7 @@ class TierClient(WorkerStore):
             socket = Path(self._temporary.name) / command.socket.name
             command = dataclasses.replace(command, socket=socket)
         self._command = command
-        self._waiting: dict[int, _Waiting] = {}
-        self._next_number = 0
+        self._unanswered = UnansweredRequests()
         self._writer: asyncio.StreamWriter | None = None
         self._gate: StoreGate | None = None  # of the connection; None: any store is right
         self._process: asyncio.subprocess.Process | None = None
@@ -223,18 +213,9 @@ class TierClient(WorkerStore):
         # A chain bounds its own requests. Acks do not wait behind reads, and a drop that is refused
         # would keep the bytes of a chain that has ended.
         is_of_chain = isinstance(request, WalRequest)
-        if len(self._waiting) >= REQUESTS_MAX and not is_of_chain:
+        if len(self._unanswered) >= REQUESTS_MAX and not is_of_chain:
             raise TierUnavailable(f"{REQUESTS_MAX} requests wait for the tier worker")
-        number = self._next_number
-        self._next_number += 1
-        message = encode_message({"id": number, **request_to_fields(request)})
-        answered: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = _Waiting(answered, on_event)
-        try:
-            writer.write(message)
-            return await answered
-        finally:
-            self._waiting.pop(number, None)
+        return await self._unanswered.ask(writer, request, on_event)
 
     async def _supervise(self) -> None:
         loop, starts = asyncio.get_running_loop(), self._starts
@@ -246,6 +227,8 @@ class TierClient(WorkerStore):
                     status = await self._run_once()
                 except OSError as error:
                     logger.error("tier worker cannot be started", extra={"reason": str(error)})
+                except Exception:  # Otherwise no call would be served until the node restarts.
+                    logger.exception("tier worker's supervision broke, will restart it")
                 was_connected = self._connection_count > connected
                 delay_s = starts.ended(
                     loop.time() - started_s, was_connected=was_connected, status=status
@@ -291,7 +274,7 @@ class TierClient(WorkerStore):
         try:
             connection = await self._connect(process)
             if connection is not None:
-                await self._pass_answers(*connection)
+                await self._pass_answers(process, *connection)
         finally:
             self._process = None
             await _stop(process)
@@ -324,9 +307,13 @@ class TierClient(WorkerStore):
         return None
 
     async def _pass_answers(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         self._writer = writer
+        watching = asyncio.create_task(self._end_if_hung(process, writer), name="worker watch")
         checking = self._begin_check(writer)
         self._connection_count += 1
         self._starts.connected()
@@ -336,19 +323,7 @@ class TierClient(WorkerStore):
         logger.info("tier worker started", extra={"pid": self.worker_pid})
         try:
             while (fields := await read_message(reader)) is not None:
-                waiting = self._waiting.get(fields["id"])
-                if waiting is None or waiting.answered.done():
-                    continue  # The caller was cancelled.
-                answered = waiting.answered
-                if "event" in fields:
-                    _notify(waiting, fields["event"])
-                elif "error" in fields:
-                    answered.set_exception(error_from_fields(fields["error"]))
-                else:
-                    result = fields["result"]
-                    if "data" in fields:
-                        result["data"] = fields["data"]
-                    answered.set_result(result)
+                self._unanswered.take(fields)
         except ProtocolError as error:
             logger.error("tier worker broke the protocol", extra={"reason": str(error)})
         finally:
@@ -357,14 +332,23 @@ class TierClient(WorkerStore):
             if checking is not None:
                 checking.cancel()
                 await asyncio.gather(checking, return_exceptions=True)
-            for answered, _ in self._waiting.values():
-                if not answered.done():
-                    answered.set_exception(
-                        TierUnavailable("the tier worker ended during the request")
-                    )
-            writer.close()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            self._unanswered.fail_all("the tier worker ended during the request")
+            # What is in its buffer may never be read: a worker that hangs reads nothing.
+            writer.transport.abort()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    async def _end_if_hung(
+        self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter
+    ) -> None:
+        """Kill the worker and end its connection once it hangs; the next one serves."""
+        await self._unanswered.until_hung(writer)
+        logger.error("tier worker does not answer, killed", extra={"worker": self._name})
+        with contextlib.suppress(ProcessLookupError):  # It has ended by itself.
+            process.kill()
+        writer.transport.abort()  # Its end may have to wait for a file system.
 
     def _begin_check(self, writer: asyncio.StreamWriter) -> asyncio.Task[None] | None:
         """Begin to check the store of the worker that has connected."""
@@ -375,16 +359,6 @@ class TierClient(WorkerStore):
             partial(self._identity.check, store), health=self._health, worker=self._name
         )
         return asyncio.create_task(self._gate.run(), name="object store check")
-
-
-def _notify(waiting: _Waiting, event: Fields) -> None:
-    if waiting.on_event is None:
-        return
-    try:
-        waiting.on_event(event)
-    except Exception as error:  # The caller's: it must not end everybody's connection.
-        if not waiting.answered.done():
-            waiting.answered.set_exception(error)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

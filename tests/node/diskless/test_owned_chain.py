@@ -28,7 +28,11 @@ from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_lim
 from tidelog_node.monitoring.chain_source import ChainSource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 from tidelog_node.tier.protocol import Fields, OnEvent, Request
-from tidelog_node.tier.wal_messages import WalBuildPutRequest, WalStoreRequest
+from tidelog_node.tier.wal_messages import (
+    WalBuildPutRequest,
+    WalDropRequest,
+    WalStoreRequest,
+)
 
 from tests.support.waiting import eventually_async
 from tests.support.wal_objects import CLUSTER
@@ -764,3 +768,26 @@ def test_only_requests_that_cost_something_have_a_budget() -> None:
     assert paid.pace.in_flight_max == free.pace.in_flight_max
     assert parse_object_location("s3://bucket").has_price
     assert not parse_object_location("file:///objects").has_price
+
+
+async def test_a_chain_ends_although_the_worker_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that stops would wait for ever."""
+    monkeypatch.setattr(chain_work, "LAST_DROP_SECONDS_MAX", 0.05)
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    log.append(3)
+    await committed_everywhere(scene)
+    call, goes_on = scene.worker.call, asyncio.Event()
+
+    async def hang(request: Request, on_event: OnEvent | None = None) -> Fields:
+        if isinstance(request, WalDropRequest):
+            await goes_on.wait()
+        return await call(request, on_event)
+
+    monkeypatch.setattr(scene.worker, "call", hang)
+    async with asyncio.timeout(SETTLE_S):
+        await scene.chain.close(0.1)
+    goes_on.set()
+    await scene.close()

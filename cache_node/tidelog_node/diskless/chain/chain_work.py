@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter, Decision, PutOutcome
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 # Until then the next build may tell the worker what is committed. It bounds how long the last
 # objects of an idle chain are kept, and the slower one of two PUTs goes on.
 DROP_SECONDS = 0.25
+LAST_DROP_SECONDS_MAX = 2.0  # of the end of a chain, also if the worker hangs
 FIRST_ATTEMPT = 1  # of an object's PUTs, as ``ChainWriter`` counts them
 HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
 
@@ -99,7 +101,9 @@ class ChainWork:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._writer.next_sequence:
-            await self._objects.drop(self._writer.next_sequence)
+            with suppress(TimeoutError):  # A worker that goes on later finds the request.
+                async with asyncio.timeout(LAST_DROP_SECONDS_MAX):
+                    await self._objects.drop(self._writer.next_sequence)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._chain.has_ended:
