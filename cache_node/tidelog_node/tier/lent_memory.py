@@ -27,8 +27,14 @@ class LentMemory:
         Raises ``OSError`` where that cannot be had.
         """
         self.size_bytes = size_bytes
-        self.descriptor = _unnamed_file(size_bytes) if is_shared else -1
-        self._view = memoryview(mmap.mmap(self.descriptor, size_bytes))
+        self.descriptor = _unnamed_file() if is_shared else -1
+        try:
+            if is_shared:
+                os.ftruncate(self.descriptor, size_bytes)
+            self._view = memoryview(mmap.mmap(self.descriptor, size_bytes))
+        except BaseException:
+            self.close()
+            raise
         self._free = [(0, size_bytes)]  # ``[start, end)``, in order, none next to another
         # Those that wait, in order, with the sizes that they want.
         self._waiting: deque[tuple[int, asyncio.Future[Loan]]] = deque()
@@ -120,9 +126,7 @@ def map_shared(descriptor: int, size_bytes: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, size_bytes))
 
 
-def _unnamed_file(size_bytes: int) -> int:
+def _unnamed_file() -> int:
     if sys.platform != "linux":
         raise OSError("this system has no memfd_create")
-    descriptor = os.memfd_create("tidelog", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, size_bytes)
-    return descriptor
+    return os.memfd_create("tidelog", os.MFD_CLOEXEC)

@@ -24,6 +24,8 @@ from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory, Loan
 from tidelog_node.tier.protocol import StoreRequest
 
+READS_AT_ONCE_MAX = 4  # of a folder
+
 
 class LentRange:
     """Bytes of an object, until they are released."""
@@ -37,6 +39,15 @@ class LentRange:
         self.data.release()
         if self._loan is not None:
             self._loan.give_back()
+
+    def take(self) -> bytes | memoryview:
+        """End the loan, and return the bytes; the caller may keep them."""
+        if self._loan is None:
+            return self.data
+        try:
+            return bytes(self.data)
+        finally:
+            self.release()
 
 
 class RangeLender(Protocol):
@@ -57,19 +68,24 @@ class FolderLender:
     """Lends ranges of the objects in a folder: threads read them, without the worker.
 
     Each is a small file. A message to the worker and back would cost several times its reading.
+
+    A thread may hang with its file system, and nothing ends its read. So the threads have no other
+    work, and a read for which none is free waits before it takes memory of its own.
     """
 
     def __init__(
         self, folder: Path, memory: LentMemory, executor: Executor, *, store: ObjectStore
     ) -> None:
-        """``store`` is asked for objects that are not there.
+        """``executor`` has ``READS_AT_ONCE_MAX`` threads.
 
-        It knows whether the folder is still the one with the objects.
+        ``store`` is asked for objects that are not there. It knows whether the folder is still the
+        one with the objects.
         """
         self._folder = folder
         self._memory = memory
         self._executor = executor
         self._store = store
+        self._free = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
     async def lend(self, key: str, start: int, end: int) -> LentRange:
         """Return the range as ``RangeLender``."""
@@ -80,10 +96,17 @@ class FolderLender:
         return await self._read(key, start, end, await self._memory.lend_in_turn(end - start))
 
     async def _read(self, key: str, start: int, end: int, loan: Loan | None) -> LentRange:
+        try:
+            await self._free.acquire()
+        except BaseException:
+            if loan is not None:
+                loan.give_back()
+            raise
         view = memoryview(bytearray(end - start)) if loan is None else loan.view
         reading = asyncio.get_running_loop().run_in_executor(
             self._executor, read_object_into, self._folder, key, start, view
         )
+        reading.add_done_callback(lambda _: self._free.release())
         try:
             return await _lent(reading, view, loan)
         except ObjectNotFound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
@@ -160,3 +161,21 @@ async def has_chain(node_chain: NodeChain) -> bool:
     with suppress(TidelogError):
         await node_chain.current()
     return node_chain.chain is not None
+
+
+async def test_a_folder_that_hangs_keeps_no_other_work_of_the_node_back(tmp_path: Path) -> None:
+    """Above all no log's flush: logs are on another file system."""
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    os.mkfifo(objects / "hanging")
+    async with running_chain(tmp_path, f"file://{objects}") as node_chain:
+        lender = node_chain.lender()
+        reads = [asyncio.create_task(lender.lend("hanging", 0, 10)) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            loop = asyncio.get_running_loop()
+            assert await loop.run_in_executor(node_chain._node.executor, int) == 0
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        os.close(os.open(objects / "hanging", os.O_WRONLY))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from random import Random
 
 import pytest
@@ -146,3 +147,10 @@ def test_what_another_process_maps_is_the_same_memory() -> None:
     memory.close()
     memory.close()
     assert bytes(loan.view) == b"0123456789"
+
+
+def test_memory_that_cannot_be_had_leaves_no_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - a path would be opened, too
+    with pytest.raises((OSError, ValueError, OverflowError)):
+        LentMemory(1 << 60, is_shared=True)  # more than any address space has
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208

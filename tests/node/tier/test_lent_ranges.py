@@ -23,7 +23,12 @@ from tidelog_core.errors import (
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory
-from tidelog_node.tier.lent_ranges import FolderLender, RangeLender, WorkerLender
+from tidelog_node.tier.lent_ranges import (
+    READS_AT_ONCE_MAX,
+    FolderLender,
+    RangeLender,
+    WorkerLender,
+)
 from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
@@ -227,3 +232,36 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_no_fault_of_the_progr
     gc.collect()
     assert said == []
     await store.close()
+
+
+class CountedThreads(ThreadPoolExecutor):
+    """Counts the calls that its threads get."""
+
+    count = 0
+
+    def submit(self, *arguments: Any, **keywords: Any) -> Future[Any]:
+        self.count += 1
+        return super().submit(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("has_room", [True, False], ids=["lent", "elsewhere"])
+async def test_reads_of_a_folder_that_hangs_take_a_limited_part_of_memory(
+    objects: Path, memory: LentMemory, client: TierClient, *, has_room: bool
+) -> None:
+    """Readers give up, and try again: each try would keep as many bytes as it wants to read."""
+    os.mkfifo(objects / "hanging")
+    others = None if has_room else memory.lend(SIZE_BYTES)
+    with CountedThreads(READS_AT_ONCE_MAX) as threads:
+        lender = FolderLender(objects, memory, threads, store=client)
+        reads = [asyncio.create_task(lender.lend("hanging", 0, 10)) for _ in range(50)]
+        await eventually_async(lambda: threads.count >= READS_AT_ONCE_MAX)
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        assert threads.count == READS_AT_ONCE_MAX
+        # The file system goes on.
+        descriptor = os.open(objects / "hanging", os.O_WRONLY)
+        assert bytes((await lender.lend(KEY, 0, 10)).data) == OBJECT[:10]
+        os.close(descriptor)
+    if others is not None:
+        others.give_back()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,12 @@ from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_lim
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory
-from tidelog_node.tier.lent_ranges import FolderLender, RangeLender, WorkerLender
+from tidelog_node.tier.lent_ranges import (
+    READS_AT_ONCE_MAX,
+    FolderLender,
+    RangeLender,
+    WorkerLender,
+)
 from tidelog_node.tier.protocol import NICENESS
 from tidelog_node.tier.store_gate import store_identity
 from tidelog_node.tier.worker_command import WorkerCommand
@@ -108,6 +114,7 @@ class NodeChain:
         self._failed_probe: TidelogError | None = None
         self._failed_at_s = 0.0
         self._opening = asyncio.Lock()
+        self._readers = ThreadPoolExecutor(READS_AT_ONCE_MAX, "tidelog-objects")  # of the folder
         self._is_closed = False
         self._running: set[asyncio.Task[None]] = set()
 
@@ -120,7 +127,7 @@ class NodeChain:
         """Return the reader of objects that followers need for a moment."""
         if self._folder is not None:
             memory = LentMemory(LENT_BYTES, is_shared=False)
-            return FolderLender(self._folder, memory, self._node.executor, store=self.client)
+            return FolderLender(self._folder, memory, self._readers, store=self.client)
         return WorkerLender(self.client, self._memory)
 
     async def worker_status(self) -> Mapping[str, Any] | None:
@@ -224,6 +231,7 @@ class NodeChain:
                 await self._seal(chain)
         await asyncio.gather(*self._running)
         await self.client.close()
+        self._readers.shutdown(wait=False, cancel_futures=True)
         if self._memory is not None:
             self._memory.close()
 
@@ -278,10 +286,15 @@ class NodeChain:
 
     async def _seal_former(self, own: ChainName) -> None:
         """Seal the chains of the broker's former processes; repeat until all are sealed."""
-        delay_s = FORMER_RETRY_S
-        while not await self._seal_chains_of(self._node.broker_id, own, self.client):
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, FORMER_RETRY_S_MAX)
+        delay_s, is_done = FORMER_RETRY_S, False
+        while not is_done:
+            try:
+                is_done = await self._seal_chains_of(self._node.broker_id, own, self.client)
+            except Exception:  # Nobody else would say why they are never collected.
+                logger.exception("sealing of former chains broke, will retry")
+            if not is_done:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, FORMER_RETRY_S_MAX)
 
     async def _seal_chains_of(self, broker_id: int, heir: ChainName, store: ObjectStore) -> bool:
         image = self._node.view.image

@@ -17,11 +17,7 @@ class RangeReader(Protocol):
 def range_reader(lender: RangeLender) -> RangeReader:
     """Return a reader that copies what is lent."""
 
-    async def read(key: str, start: int, end: int, /) -> bytes:
-        lent = await lender.lend(key, start, end)
-        try:
-            return bytes(lent.data)
-        finally:
-            lent.release()
+    async def read(key: str, start: int, end: int, /) -> bytes | memoryview:
+        return (await lender.lend(key, start, end)).take()
 
     return read
