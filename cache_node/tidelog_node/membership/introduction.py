@@ -29,7 +29,7 @@ POLLS = 3  # that a broker has time for
 SECONDS_MIN = 1.0  # for connections, however short the polls are
 SECONDS_MAX = 10.0  # one broker that hangs must not hold up a start, however long the polls are
 PAUSE_SECONDS = 0.02  # between two attempts at one broker
-AT_ONCE = 16  # brokers that are dialed
+AT_ONCE = 16  # brokers that are dialed; those that hang take turns with the others
 
 
 async def introduce(node: NodeContext) -> None:
@@ -45,8 +45,11 @@ async def introduce(node: NodeContext) -> None:
     unknown = {broker.broker_id for broker in others}
 
     async def meet(broker: Broker) -> None:
-        async with free:
-            await _meet(node.dialer, broker)
+        while True:
+            async with free:
+                if await _has_met(node.dialer, broker):
+                    break
+            await asyncio.sleep(PAUSE_SECONDS)
         unknown.remove(broker.broker_id)
 
     try:
@@ -64,15 +67,11 @@ def _seconds_max(poll_s: float) -> float:
     return min(max(SECONDS_MIN, POLLS * poll_s), SECONDS_MAX)
 
 
-async def _meet(dialer: Dialer, broker: Broker) -> None:
-    """Return once the broker answers this node, or nothing listens at its address."""
-    while True:
-        try:
-            connection = await dialer.dial(broker, timeout_s=SECONDS_MIN)
-        except TidelogError as error:
-            if isinstance(error.__cause__, PortRefused):
-                return
-            await asyncio.sleep(PAUSE_SECONDS)
-        else:
-            await connection.close()
-            return
+async def _has_met(dialer: Dialer, broker: Broker) -> bool:
+    """Return whether the broker answers this node, or nothing listens at its address."""
+    try:
+        connection = await dialer.dial(broker, timeout_s=SECONDS_MIN)
+    except TidelogError as error:
+        return isinstance(error.__cause__, PortRefused)
+    await connection.close()
+    return True

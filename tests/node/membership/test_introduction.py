@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,11 +17,13 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_node.membership import introduction
 from tidelog_node.membership.registration import register_broker
+from tidelog_node.security.node_identity import generate_identity
 
-from tests.node.replication.led_node import led_node
+from tests.node.replication.led_node import LedNode, led_node
 from tests.support.node_process import NodeProcess
 
 WARNING = "brokers may not know this one yet"
+SELDOM_POLLING = NodeConfig(metadata_poll_interval_ms=60_000)
 
 
 @pytest.fixture
@@ -30,6 +34,39 @@ def first(tmp_path: Path) -> Iterator[NodeProcess]:
         tmp_path / "first", metadata_store=store, config={"metadata.poll.interval.ms": "3000"}
     ) as node:
         yield node
+
+
+@contextmanager
+def hanging_port() -> Iterator[int]:
+    """A port that takes connections, and answers nothing."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(128)  # which nobody accepts
+        yield listening.getsockname()[1]
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections, and that no other program gets."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+async def introduced(node: LedNode, ports: Mapping[int, int]) -> None:
+    """Register brokers at these ports, and introduce the node to them."""
+    for broker_id, port in ports.items():
+        await register_broker(
+            node.store,
+            broker_id=broker_id,
+            incarnation=uuid4(),
+            endpoints=(BrokerEndpoint(NODE, "127.0.0.1", port),),
+            rack=None,
+            certificate=generate_identity(broker_id).certificate,
+        )
+    await node.view.refresh()
+    async with asyncio.timeout(30):
+        await introduction.introduce(node.context)
 
 
 def second_of(first: NodeProcess, **config: str) -> NodeProcess:
@@ -64,24 +101,23 @@ async def test_polls_of_a_minute_let_no_node_that_hangs_hold_up_a_start_for_minu
 ) -> None:
     monkeypatch.setattr(introduction, "SECONDS_MAX", 0.2, raising=False)
 
-    async def hang(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.read(-1)
+    with hanging_port() as port:
+        async with led_node(tmp_path, SELDOM_POLLING) as node:
+            await introduced(node, {2: port, 3: port})
+    said = [record for record in caplog.records if record.message == WARNING]
+    assert [getattr(record, "brokers", []) for record in said] == [[2, 3]]
 
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    config = NodeConfig(metadata_poll_interval_ms=60_000)
-    async with server, led_node(tmp_path, config) as node:
-        for broker_id in (2, 3):
-            await register_broker(
-                node.store,
-                broker_id=broker_id,
-                incarnation=uuid4(),
-                endpoints=(BrokerEndpoint(NODE, "127.0.0.1", port),),
-                rack=None,
-            )
-        await node.view.refresh()
-        async with asyncio.timeout(30):
-            await introduction.introduce(node.context)
+
+async def test_brokers_that_hang_keep_no_other_from_being_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As many hang as are dialed at once."""
+    monkeypatch.setattr(introduction, "AT_ONCE", 2)
+    monkeypatch.setattr(introduction, "SECONDS_MIN", 0.1)
+    monkeypatch.setattr(introduction, "SECONDS_MAX", 3.0)
+    with hanging_port() as port, closed_port() as closed:
+        async with led_node(tmp_path, SELDOM_POLLING) as node:
+            await introduced(node, {2: port, 3: port, 4: closed})
     said = [record for record in caplog.records if record.message == WARNING]
     assert [getattr(record, "brokers", []) for record in said] == [[2, 3]]
 
