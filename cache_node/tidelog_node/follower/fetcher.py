@@ -9,6 +9,8 @@ The leader may rely on everything that this node sent under its current registra
 after a new registration every partition is checked again and a new session begins: no position
 sent before counts any longer.
 
+A leader that answers at once, again and again, although it has no news, is asked after a pause.
+
 A partition added during a held fetch does not wait for its answer. It is sent immediately in a
 second fetch, and the leader then answers the held one. A leader without sessions would not: the
 connection is closed and the fetch sent again.
@@ -56,6 +58,8 @@ CONNECT_SECONDS_MAX = 5.0
 # Partitions that one fetch adds to the session: with their topics no more than the leader handles
 # without a pause, see ``partition_pace``.
 NEW_MAX = 250
+# Answers in a row without news, to fetches that the leader might have held for longer.
+HASTY_MAX = 10
 
 
 class FetcherOwner(Protocol):
@@ -106,6 +110,9 @@ class LeaderFetcher:
         self._is_urgent = False  # ``_send_another`` is scheduled
         self._correlation_id = 0
         self._is_in_trouble = False
+        # Of the last fetch: when it was sent, and how long the leader may hold it.
+        self._sent_s, self._held_s_max = 0.0, 0.0
+        self._hasty_count = 0
         self._task = self._loop.create_task(self._run(), name=f"follow broker {leader_id}")
 
     async def close(self) -> None:
@@ -187,6 +194,8 @@ class LeaderFetcher:
                 continue
             await connection.converse(request, self._on_answer, timeout_s=self._timeout_s)
             await self._apply_rest()
+            if self._hasty_count > HASTY_MAX:
+                await self._pause(self._backoff_s())
 
     def _next_request(self, *, may_wait: bool = True) -> bytearray | None:
         """Return the next fetch, ``None`` if none can be sent now.
@@ -206,6 +215,9 @@ class LeaderFetcher:
         if fetch is None:
             return None
         self._correlation_id = (self._correlation_id + 1) % 2**31
+        may_wait = may_wait and fetch.may_wait
+        self._sent_s = self._loop.time()
+        self._held_s_max = limits.max_wait_ms / 1000 if may_wait else 0.0
         return encode_follower_fetch(
             self._correlation_id,
             limits,
@@ -213,7 +225,7 @@ class LeaderFetcher:
             session_id=fetch.session_id,
             session_epoch=fetch.session_epoch,
             forgotten=_by_topic(fetch.forgotten),
-            may_wait=may_wait and fetch.may_wait,
+            may_wait=may_wait,
         )
 
     def _take_limits(self, limits: FollowerLimits) -> None:
@@ -262,18 +274,32 @@ class LeaderFetcher:
             for key, partition in zip(keys, fetched, strict=True)
         ]
         answer = FetchedAnswer(self.followed, answers, answered_ms=self._owner.now_ms())
+        news_count = self.followed.news_count
         is_applied = answer.apply_turn()
         assert self._connection is not None
         if self._connection.under_way_count:
-            if not self._session.is_established:
-                raise NotLeaderOrFollower("the leader has closed the fetch session")
+            # If the leader has closed the session, which was empty for a moment, its next answer is
+            # an error, and begins another one.
             if not is_applied:
                 answer.fetch_rest_again()  # The buffer is about to take another answer.
             return None
-        if is_applied:
-            return self._next_request()
-        self._unapplied = answer
-        return None
+        self._note_haste(has_news=self.followed.news_count > news_count)
+        if not is_applied:
+            self._unapplied = answer
+            return None
+        return None if self._hasty_count > HASTY_MAX else self._next_request()
+
+    def _note_haste(self, *, has_news: bool) -> None:
+        """Note whether the leader has answered without news, and much sooner than it had to."""
+        if has_news or self._loop.time() - self._sent_s >= self._held_s_max / 2:
+            self._hasty_count = 0
+            return
+        self._hasty_count += 1
+        if self._hasty_count == HASTY_MAX + 1:
+            logger.warning(
+                "leader answers at once without news, is asked after pauses",
+                extra={"broker_id": self._leader_id},
+            )
 
     def _begin_session_again(self, error: ErrorCode) -> None:
         """Return if a fetch may begin a new session on this connection immediately, else raise.

@@ -71,6 +71,7 @@ class Followed:
     task: asyncio.Task[None] | None = None  # finds a new start
     start_problem: str = ""  # why the last one has failed, which is logged
     fruitless_count: int = 0  # answers since the last one that has changed the log
+    said: tuple[object, ...] = ()  # by the last answer: all but its records
 
 
 class FollowedPartitions:
@@ -100,6 +101,8 @@ class FollowedPartitions:
         self._on_possible = on_possible
         self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
+        # Partitions' results that had records, or said something else than the result before.
+        self.news_count = 0
         self._partitions: dict[PartitionKey, Followed] = {}
         self._to_update: dict[Followed, None] = {}  # before the next fetch
         self._waits: list[tuple[float, int, Followed]] = []  # a heap, by end of the wait
@@ -252,8 +255,18 @@ class FollowedPartitions:
         if followed is None or fetch is None:
             return None
         self._to_update[followed] = None
+        fetched = answer.fetched
+        said = (
+            fetched.error_code,
+            fetched.high_watermark,
+            fetched.log_start_offset,
+            fetched.diverging,
+        )
+        if fetched.records is not None or said != followed.said:
+            self.news_count += 1
+            followed.said = said
         try:
-            rest = self._act(followed, fetch, answer.fetched, room)
+            rest = self._act(followed, fetch, fetched, room)
         except (TidelogError, OSError) as error:
             self._put_off(followed, TROUBLE_SECONDS)
             replica = followed.replica
@@ -266,7 +279,7 @@ class FollowedPartitions:
         if rest is None:
             return None
         fetch = replace(fetch, offset=followed.replica.log.log_end_offset)
-        return PartitionAnswer(answer.key, fetch, answer.fetched._replace(records=rest))
+        return PartitionAnswer(answer.key, fetch, fetched._replace(records=rest))
 
     def _act(
         self, followed: Followed, fetch: ReplicaFetch, answer: FetchedPartition, room: TurnRoom

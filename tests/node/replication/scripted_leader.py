@@ -16,6 +16,7 @@ from tidelog_node.wire.primitives import write_uvarint
 from tests.node.replication.led_node import LedNode
 
 OF_A_LATER_KAFKA = 9_999  # an error code
+HELD_SECONDS = 0.5  # as a leader holds a fetch by default
 
 
 class ScriptedLeader:
@@ -23,6 +24,7 @@ class ScriptedLeader:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []  # error code, records
+        self.holds = False  # the fetches for which it has no answer of their own
         self.topic_id = b""
         self.asked_count = 0
         self.connection_count = 0
@@ -33,6 +35,8 @@ class ScriptedLeader:
             while True:
                 (size_bytes,) = struct.unpack(">i", await reader.readexactly(4))
                 await reader.readexactly(size_bytes)
+                if self.holds and self.asked_count >= len(self.answers):
+                    await asyncio.sleep(HELD_SECONDS)
                 error_code, records = self.answers[min(self.asked_count, len(self.answers) - 1)]
                 self.asked_count += 1
                 out = bytearray(struct.pack(">iBihi", 0, 0, 0, 0, 0))

@@ -77,6 +77,10 @@ class SessionLeader:
         self.is_silent = False  # every connection ends instead of an answer
         self.refused_count = 0
         self.next_error = ErrorCode.none  # of the next answer, instead of it
+        self.is_hasty = False  # it holds no fetch
+        self.names_all = False  # with each answer, also partitions without news
+        self.may_close = asyncio.Event()  # a session without partitions; until then it waits
+        self.may_close.set()
         self._last_id = 0
         self._news: list[asyncio.Event] = []
 
@@ -153,10 +157,12 @@ class SessionLeader:
             kept = found
             kept.epoch += 1
             kept.offsets.update(named)
-            for topic in request.forgotten_topics_data:
-                for partition in topic.partitions:
-                    del kept.offsets[topic.topic_id.bytes, int(partition)]
-                    kept.heard.pop((topic.topic_id.bytes, int(partition)), None)
+            _forget(kept, request)
+            if not kept.offsets:
+                await self.may_close.wait()
+                del self.sessions[session_id]
+                self.answered.append([])
+                return _encode(correlation_id, ErrorCode.none, 0, NO_ID, [])
         else:
             self.sessions.pop(session_id, None)
             session_id = 0
@@ -167,10 +173,10 @@ class SessionLeader:
         deadline = asyncio.get_running_loop().time() + request.max_wait.total_seconds()
         while True:
             stir.clear()
-            results = self._results(kept, is_full=request.session_epoch <= 0)
+            results = self._results(kept, is_full=request.session_epoch <= 0 or self.names_all)
             has_news = any(result[-1] or result[1] for result in results)
             left = deadline - asyncio.get_running_loop().time()
-            if has_news or left <= 0 or not frames.empty():
+            if has_news or left <= 0 or self.is_hasty or not frames.empty():
                 break
             with suppress(TimeoutError):
                 await asyncio.wait_for(stir.wait(), left)
@@ -194,6 +200,13 @@ class SessionLeader:
             elif is_full or records or kept.heard.get(key) != marks:
                 results.append((key[1], 0, *marks, records))
         return results
+
+
+def _forget(kept: Kept, request: Any) -> None:
+    for topic in request.forgotten_topics_data:
+        for partition in topic.partitions:
+            del kept.offsets[topic.topic_id.bytes, int(partition)]
+            kept.heard.pop((topic.topic_id.bytes, int(partition)), None)
 
 
 def _seen(request: Any) -> Seen:

@@ -30,23 +30,29 @@ QUICK_MS = 20
 
 @asynccontextmanager
 async def following(
-    folder: Path, *, partition_count: int = 5, wait_ms: int = LONG_MS
+    folder: Path,
+    *,
+    partition_count: int = 5,
+    wait_ms: int = LONG_MS,
+    backoff_ms: int = QUICK_MS,
 ) -> AsyncIterator[tuple[LedNode, SessionLeader]]:
     """A node that follows every partition of a topic at the model leader."""
-    async with fetching(folder, partition_count=partition_count, wait_ms=wait_ms) as (
-        node,
-        leader,
-        _,
-    ):
+    async with fetching(
+        folder, partition_count=partition_count, wait_ms=wait_ms, backoff_ms=backoff_ms
+    ) as (node, leader, _):
         yield node, leader
 
 
 @asynccontextmanager
 async def fetching(
-    folder: Path, *, partition_count: int = 5, wait_ms: int = LONG_MS
+    folder: Path,
+    *,
+    partition_count: int = 5,
+    wait_ms: int = LONG_MS,
+    backoff_ms: int = QUICK_MS,
 ) -> AsyncIterator[tuple[LedNode, SessionLeader, FollowerFetchers]]:
     """Like ``following``, with the fetchers."""
-    config = NodeConfig(replica_fetch_wait_max_ms=wait_ms, replica_fetch_backoff_ms=QUICK_MS)
+    config = NodeConfig(replica_fetch_wait_max_ms=wait_ms, replica_fetch_backoff_ms=backoff_ms)
     async with led_node(folder, config) as node, session_leader(node) as leader:
         replica = await node.create_topic(leader=2, partition_count=partition_count)
         leader.topic_id = replica.topic_id.bytes
@@ -429,3 +435,83 @@ def test_a_fetch_of_more_bytes_is_told_of_every_partition(tmp_path: Path) -> Non
             await eventually_async(lambda: list(leader.sessions) == [2], "there is another session")
 
     run(test())
+
+
+HASTY = "leader answers at once without news, is asked after pauses"
+
+
+@pytest.mark.parametrize("names_all", [False, True], ids=["empty", "all partitions"])
+def test_a_leader_that_holds_no_fetch_is_asked_after_pauses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, names_all: bool
+) -> None:
+    """Otherwise both nodes would do nothing else."""
+
+    async def test() -> None:
+        async with following(tmp_path, backoff_ms=LONG_MS) as (node, leader):
+            await held(leader)
+            leader.is_hasty, leader.names_all = True, names_all
+            leader.stir()
+            await eventually_async(lambda: HASTY in caplog.messages, "it is said", 30.0)
+            count = len(leader.seen)
+            await asyncio.sleep(0.1)
+            assert len(leader.seen) == count
+            # What is new to follow ends a pause.
+            await node.change_partition(1, leader_epoch=1)
+            await eventually_async(
+                lambda: any(seen.forgotten == [1] for seen in leader.seen), "it is asked for"
+            )
+            await eventually_async(
+                lambda: any(seen.named == {1: 0} for seen in leader.seen), "it is asked for"
+            )
+
+    run(test())
+
+
+def test_a_leader_that_holds_fetches_again_is_followed_without_pauses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with following(tmp_path) as (node, leader):
+            await held(leader)
+            leader.is_hasty = True
+            leader.stir()
+            await eventually_async(lambda: HASTY in caplog.messages, "it is said", 30.0)
+            leader.is_hasty = False
+            log = node.replica(3).log
+            for count in range(1, 30):
+                leader.append(3, b"record")
+                await eventually_async(lambda: log.high_watermark == count, "it goes on")  # noqa: B023
+            assert caplog.messages.count(HASTY) == 1
+
+    run(test())
+
+
+def test_a_session_that_is_empty_for_a_moment_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader closes it, while the next fetch of it is on its way."""
+
+    async def test() -> None:
+        async with fetching(tmp_path, partition_count=1) as (node, leader, fetchers):
+            await held(leader)
+            (one,) = fetchers._fetchers.values()
+            leader.may_close.clear()
+            await node.change_partition(0, leader_epoch=1)
+            await eventually_async(lambda: leader.seen[-1].forgotten == [0], "it is forgotten")
+            await eventually_async(lambda: under_way_count(one) == 1, "the held one is answered")
+            await node.change_partition(0, leader_epoch=2)
+            await eventually_async(lambda: under_way_count(one) == 2, "another one is sent")
+            leader.may_close.set()
+            leader.append(0, b"record")
+            log = node.replica(0).log
+            await eventually_async(lambda: log.high_watermark == 1, "it is followed")
+            assert leader.connection_count == 1
+        said = [one.message for one in caplog.records if one.levelname in ("WARNING", "ERROR")]
+        assert said == []
+
+    run(test())
+
+
+def under_way_count(one: fetcher.LeaderFetcher) -> int:
+    connection = one._connection
+    return 0 if connection is None else connection.under_way_count

@@ -50,6 +50,7 @@ async def test_an_error_of_a_later_version_holds_up_its_partition_alone(
         replica = await node.create_topic(leader=2)
         leader.topic_id = replica.topic_id.bytes
         leader.answers = [(OF_A_LATER_KAFKA, b""), (0, batch_of(b"one")), (0, b"")]
+        leader.holds = True
         fetchers = fetchers_of(node)
         fetchers.start()
         begun = time.monotonic()
