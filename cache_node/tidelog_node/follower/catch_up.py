@@ -115,7 +115,7 @@ class CatchUp:
             end = tier_end(segments, start_offset)
 
             def decide(log: LocalLog) -> TruncateFully | None:
-                if replica.is_leader:
+                if replica.is_leader or replica.is_dropped:
                     return None
                 if log.unfilled is not None:
                     return _restart_of(end, start_offset)

@@ -58,6 +58,7 @@ class LogFill:
     __slots__ = (
         "_durability",
         "_is_interrupted",
+        "_mark",
         "_pending",
         "_segments",
         "_start",
@@ -79,6 +80,7 @@ class LogFill:
         self._durability = durability
         self._is_interrupted = missing is not None
         self._pending: PendingFill | None = None
+        self._mark: UnfilledMark | None = None  # the last one; it may not be written yet
         self.fill_log: FillLog | None = None  # the log that gets what is missing
         # What was missing when it began; some of it may be deleted since.
         self.missing = missing
@@ -123,8 +125,10 @@ class LogFill:
     def mark(self, missing: Unfilled) -> UnfilledMark:
         """Return the mark that these offsets are missing, to be made durable by any thread."""
         self.end()
+        self._end_mark()
         with self._segments.storage_errors("start of filling"):
-            return UnfilledMark(self._segments.directory, missing)
+            self._mark = UnfilledMark(self._segments.directory, missing)
+        return self._mark
 
     def begin(self, mark: UnfilledMark) -> None:
         """Note the missing range. Its mark is durable; the log is truncated next."""
@@ -178,9 +182,18 @@ class LogFill:
                 pending.go_on()
 
     def cancel(self) -> None:
-        """Give up a pending move of segments, because the log was given up."""
+        """Give up what threads do with the files, because the log was given up.
+
+        Waits for what is under way: the next log over the same files may be opened at once.
+        """
         if self._pending is not None:
             self._pending.cancel()
+        self._end_mark()
+
+    def _end_mark(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.close()
 
     def _put(self, moved: list[LogSegment]) -> None:
         segments = self._segments

@@ -79,7 +79,8 @@ class UnfilledMark:
 
     It is written through a descriptor of the folder: another log may get the name if this one is
     deleted. If the log did not begin at this range, ``close`` removes the file: the next opening
-    would throw the log away.
+    would throw the log away. A log that ends closes its mark: it may not remove that of a later log
+    over the same files.
     """
 
     def __init__(self, directory: Path, unfilled: Unfilled) -> None:

@@ -731,10 +731,36 @@ def test_the_mark_of_a_log_that_was_deleted_is_not_in_another_one_of_its_name(he
     mark = heir.log.mark_unfilled(heir.end)
     heir.log.begin_deletion()
     other = open_log(heir.log.directory, segment_bytes=SEGMENT_BYTES)
-    mark.run()
+    with pytest.raises(OSError, match="descriptor"):
+        mark.run()
     mark.close()
     assert not (other.directory / UNFILLED_FILE).exists()
     other.close()
+    heir.leader.close()
+
+
+@pytest.mark.parametrize("ending", ["close", "take_offline"])
+def test_the_mark_of_a_log_that_has_ended_is_not_that_of_the_next_one(
+    heir: Heir, ending: str
+) -> None:
+    """The partition has left the node and returned, or the log was opened again after an error.
+
+    The thread that writes the first mark is slow.
+    """
+    first = heir.log.mark_unfilled(heir.end)
+    first.run()
+    getattr(heir.log, ending)()
+    assert not (heir.log.directory / UNFILLED_FILE).exists()  # The next log would be thrown away.
+    heir.log.close()
+    again = reopened(heir.log.directory)
+    second = again.mark_unfilled(heir.end)
+    second.run()
+    with pytest.raises(OSError, match="descriptor"):
+        first.run()
+    first.close()
+    assert (again.directory / UNFILLED_FILE).exists()
+    second.close()
+    again.close()
     heir.leader.close()
 
 

@@ -19,6 +19,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import FILLING_DIRECTORY, UNFILLED_FILE
+from tidelog_core.log.unfilled_range import UnfilledMark
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
@@ -387,6 +388,50 @@ async def test_a_log_that_has_begun_again_is_filled_by_its_last_fill_alone(
     await until_all_filled(replicas)
     for name, replica in replicas.items():
         assert_same(replica.log, logs.shared.logs[name.partition])
+        replica.log.close()
+
+
+async def test_nothing_is_written_to_a_log_whose_partition_has_left_the_node(
+    logs: FilledLogs, tmp_path: Path
+) -> None:
+    """The partition may return at any time, and another thread opens the same files then."""
+    replicas = logs.shared.heir(tmp_path / "heir")
+    tails = await logs.shared.tails(replicas)
+    fills = await logs.begin(replicas, tails)
+    filling = {name: tail_fills.FillReplica(fill) for name, fill in fills.items()}
+    for name, replica in replicas.items():
+        replica.drop()
+        data = await logs.refill.read_slice(name, tails[name].slices[0])
+        with pytest.raises(StorageError, match="ended"):
+            filling[name].append_as_follower(memoryview(data))
+        filling[name].close()
+    logs.fills.add(fills)
+    assert not any(fill.is_wanted for fill in fills.values())
+    for replica in replicas.values():
+        assert content_of(replica.log) == b""
+        replica.log.close()
+
+
+async def test_no_log_is_begun_whose_partition_has_left_the_node(
+    logs: FilledLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves while a thread writes the mark of what the log lacks."""
+    replicas = logs.shared.heir(tmp_path / "heir")
+    tails = await logs.shared.tails(replicas)
+    (name, left), (other, stays) = list(replicas.items())[:2]
+    run = UnfilledMark.run
+
+    def run_slowly(mark: UnfilledMark) -> None:
+        run(mark)
+        left.is_dropped = True
+
+    monkeypatch.setattr(UnfilledMark, "run", run_slowly)
+    some = {name: left, other: stays}
+    fills = await logs.begin(some, {one: tails[one] for one in some})
+    assert name not in fills
+    assert (left.log.log_end_offset, left.log.unfilled) == (0, None)
+    assert not (left.log.directory / UNFILLED_FILE).exists()
+    for replica in replicas.values():
         replica.log.close()
 
 

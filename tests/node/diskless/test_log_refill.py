@@ -459,3 +459,16 @@ async def test_what_a_zombie_wrote_above_the_next_epoch_is_no_part_of_the_log(
     await zombie.append(batch(4), sequence=2)  # above the gap at 1
     refilled = RefillTarget(chained, store, view)
     assert_same(await refilled(replica_over(tmp_path / "heir")), chained.log)
+
+
+async def test_the_log_of_a_partition_that_has_left_the_node_stays_as_it_is(
+    refilled: RefillTarget, tmp_path: Path
+) -> None:
+    """If the partition returns, its next replica opens the same files on another thread."""
+    replica = replica_over(tmp_path / "heir")
+    replica.open()
+    replica.drop()
+    with pytest.raises(StorageError, match="has left"):
+        await refilled(replica)
+    assert replica.log.log_end_offset == 0
+    replica.log.close()

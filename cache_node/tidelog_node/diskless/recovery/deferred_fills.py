@@ -79,10 +79,14 @@ class Fill(NamedTuple):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the log still lacks these records, and was not truncated since."""
-        log = self.log
-        is_same = self.replica.opened_log is log and log.unfilled is self.unfilled
-        return is_same and not log.is_offline
+        """Whether the log still lacks these records, and was not truncated since.
+
+        A log whose partition this node has left is not filled: its files may become those of the
+        partition's next replica here at any time, on another thread.
+        """
+        replica, log = self.replica, self.log
+        is_same = replica.opened_log is log and log.unfilled is self.unfilled
+        return is_same and not (log.is_offline or replica.is_dropped)
 
     @property
     def size_bytes(self) -> int:
@@ -263,16 +267,17 @@ class _TailReplay:
             finally:
                 mark.close()
         except (StorageError, OSError) as error:
-            replica.note_failure(error)
+            if self._is_unchanged:  # Otherwise the log has ended, and its mark with it.
+                replica.note_failure(error)
             return None
         return Fill(replica, log, self._tail.slices, unfilled, self._epochs_before, self._snapshot)
 
     @property
     def _is_unchanged(self) -> bool:
-        """Whether the log is unchanged, and the replica neither leads nor follows."""
+        """Whether the log is unchanged, and the replica neither leads nor follows, nor has left."""
         log, replica = self._log, self._replica
         is_same = replica.opened_log is log and log.log_end_offset == self._start_offset
-        return is_same and not replica.is_leader and not replica.is_follower
+        return is_same and not (replica.is_leader or replica.is_follower or replica.is_dropped)
 
 
 def _state_of(at: ProducersAt, replica: Replica, *, expiration_ms: int) -> ProducerState | None:

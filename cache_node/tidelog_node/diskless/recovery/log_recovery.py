@@ -342,6 +342,8 @@ class LogRecovery:
                 try:
                     await work(name)
                 except (TidelogError, OSError) as error:
+                    if replicas[name].is_dropped:
+                        return  # This node has left the partition.
                     # Another node may have the records, or a disk that works.
                     if isinstance(error, CorruptObject | StorageError | OSError):
                         self.damaged.notify(name, error)

@@ -17,6 +17,7 @@ class RefillTarget(Protocol):
     """A replica whose log is refilled; ``Replica``."""
 
     is_leader: bool
+    is_dropped: bool
 
     @property
     def partition(self) -> TopicPartition:
@@ -56,10 +57,13 @@ class MissingSlice(CorruptObject):
 
 
 def require_unled(replica: RefillTarget) -> None:
-    """Raise ``StorageError`` if the replica leads or follows by now: its log may not be truncated.
+    """Raise ``StorageError`` if the replica's log may not be changed: it leads or follows by now.
 
     A late write made the partition replicated, or another node was elected during a long refill.
+    Or this node has left the partition: then its files may be those of the next replica.
     """
+    if replica.is_dropped:
+        raise StorageError(f"this node has left {replica.partition}, its log stays as it is")
     if replica.is_leader:
         raise StorageError(f"{replica.partition} is led here already, its log stays as it is")
     if replica.is_follower:

@@ -9,8 +9,8 @@ A fill that fails is retried less and less often, and goes on where it stopped: 
 late in a tail does not cause the ones before it to be read again. While the disk is full nothing is
 read, and the fill log is kept. A fill belongs to a log, not to a leader epoch: it goes on when the
 partition gets another leader. It ends when the log is truncated, because the node begins to lead or
-to follow again. Then it writes nothing more: another fill of the log may have files of the same
-names.
+to follow again, and when the node leaves the partition. Then it writes nothing more: another fill,
+or the partition's next replica here, may have files of the same names.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class FillReplica:
 
     is_leader = False
     is_follower = False
+    is_dropped = False  # ``Fill.is_wanted`` says so
 
     def __init__(self, fill: Fill) -> None:
         """Raises ``StorageError``."""
