@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from tidelog_core.metadata.image.cluster_image import ClusterImage
-from tidelog_core.metadata.records import Topic
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
@@ -40,7 +39,7 @@ class BucketManifests:
             topic = image.topic_by_id(topic_id)
             if topic is not None:
                 key = topic_manifest_key(image.cluster_id, topic.name, topic.topic_id)
-                await self._ensure(key, _manifest(topic, image), topic.version)
+                await self._ensure(key, TopicManifest.of(topic, image), topic.version)
         if len(self._persisted) > 2 * len(image.topics) + 1:
             self._forget_deleted(image)
 
@@ -65,17 +64,3 @@ class BucketManifests:
         if self._persisted.get(key) != (manifest, version):
             await persist(self._objects, key, manifest.to_bytes())
             self._persisted[key] = manifest, version
-
-
-def _manifest(topic: Topic, image: ClusterImage) -> TopicManifest:
-    # During a reassignment the added replicas count and those being removed do not. Partitions may
-    # differ permanently.
-    counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
-    return TopicManifest(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_count=topic.partition_count,
-        created_ms=topic.created_ms,
-        replication_factor=max(counts, default=None),
-        configs=topic.configs,
-    )

@@ -2,7 +2,8 @@
 
 They are for people, and for restoring a cluster whose metadata store is lost; running nodes read
 none but the store's identity. A leader replaces the manifests of the cluster and the topic when
-they have changed: before it copies a segment, and with each round of retention.
+they have changed: before it copies a segment, and with each round of retention. A store that is
+accepted (``store_identity``) gets those of all topics.
 
 The keys of some objects carry a log start offset or the deletion of a topic; their content is
 for people. They are written after the metadata, and before the first object is deleted because of
@@ -14,10 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog_core.errors import CorruptObject
-from tidelog_core.metadata.records import DeletedTopic
+from tidelog_core.metadata.records import DeletedTopic, Topic
+
+if TYPE_CHECKING:
+    from tidelog_core.metadata.image.cluster_image import ClusterImage
 
 FORMAT_VERSION = 1
 
@@ -48,6 +53,21 @@ class TopicManifest:
     created_ms: int  # Unix time
     replication_factor: int | None  # None: written by an older program, which did not store it
     configs: Mapping[str, str] = field(default_factory=dict)  # overrides only
+
+    @classmethod
+    def of(cls, topic: Topic, image: ClusterImage) -> TopicManifest:
+        """Return the manifest of a topic as the metadata have it."""
+        # During a reassignment the added replicas count and those being removed do not. Partitions
+        # may differ permanently.
+        counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
+        return cls(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_count=topic.partition_count,
+            created_ms=topic.created_ms,
+            replication_factor=max(counts, default=None),
+            configs=topic.configs,
+        )
 
     def to_bytes(self) -> bytes:
         """Return the object."""

@@ -18,18 +18,31 @@ created once. With two stores, the item decides, as it is created once too, and 
 other store is refused. A node that is killed in between leaves an object that counts later. In a
 store that ignores ``If-None-Match`` the second of two first nodes may replace the object after the
 item was written. Then both are refused until the store is accepted (``accept_store``).
+
+A store that is accepted gets the manifests of the cluster and of all topics: nodes that run take
+theirs to be there, and nothing can be restored without them. What may interleave with that:
+
+- *A node has taken the store, and writes a newer manifest.* It stays, because manifests are only
+  created here. A node that writes one later replaces what is there.
+- *Settings change, or a topic is created.* The metadata are read after the item was written. Later
+  changes are written by the leader, which compares the versions of topics' items.
+- *A topic is deleted.* Its manifest may be created after its objects were deleted. The scrub
+  deletes it.
+- *The command is killed, or the store fails.* The next call creates what is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptObject, ObjectExists, ObjectNotFound, WrongObjectStore
 from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import (
     KnownObjectStore,
     known_object_store_key,
@@ -38,11 +51,16 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import ABSENT, Item, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import update
+from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.tier.keys import cluster_manifest_key, store_identity_key
-from tidelog_core.tier.manifest import StoreIdentityObject
+from tidelog_core.tier.keys import (
+    cluster_manifest_key,
+    store_identity_key,
+    topic_manifest_key,
+)
+from tidelog_core.tier.manifest import ClusterManifest, StoreIdentityObject, TopicManifest
 
-LISTS_AT_ONCE_MAX = 16
+CALLS_AT_ONCE_MAX = 16  # of a store
 FIRST = KeyRange(limit=1)
 
 
@@ -120,7 +138,7 @@ class StoreIdentity:
 
 
 async def accept_store(objects: ObjectStore, metadata: MetadataStore, cluster_id: str) -> Accepted:
-    """Make this store the cluster's, whatever it was before. Durable on return.
+    """Make this store the cluster's, whatever it was before. Durable on return, and idempotent.
 
     A node that has checked another store goes on writing that. Raises the errors of both stores.
     """
@@ -139,7 +157,35 @@ async def accept_store(objects: ObjectStore, metadata: MetadataStore, cluster_id
         write = put(KnownObjectStore(store_id=store_id, version=version), is_logged=False)
         return None if known is None else known.store_id, write
 
-    return Accepted(await update(metadata, known_object_store_key(), replace), store_id)
+    before = await update(metadata, known_object_store_key(), replace)
+    await _create_manifests(objects, metadata, cluster_id)
+    return Accepted(before, store_id)
+
+
+async def _create_manifests(objects: ObjectStore, metadata: MetadataStore, cluster_id: str) -> None:
+    """Create the manifests that the store lacks, of the cluster and of all topics."""
+    view = ClusterView(metadata)
+    await view.refresh()
+    image = view.image
+
+    async def create(key: str, manifest: ClusterManifest | TopicManifest) -> None:
+        with suppress(ObjectExists):
+            await objects.put(key, manifest.to_bytes())
+
+    # First: it says what the others belong to.
+    await create(cluster_manifest_key(cluster_id), ClusterManifest(cluster_id=cluster_id))
+    topics = [one for one in image.topics.values() if one.name not in RESERVED_TOPICS]
+    for some in batched(topics, CALLS_AT_ONCE_MAX):
+        creations = [
+            create(
+                topic_manifest_key(cluster_id, one.name, one.topic_id),
+                TopicManifest.of(one, image),
+            )
+            for one in some
+        ]
+        for done in await asyncio.gather(*creations, return_exceptions=True):
+            if done is not None:
+                raise done
 
 
 async def _has_records(metadata: MetadataStore, image: ClusterImage) -> bool:
@@ -147,7 +193,7 @@ async def _has_records(metadata: MetadataStore, image: ClusterImage) -> bool:
     partitions = [one for some in image.partitions_by_topic.values() for one in some]
     if any(one.wal for one in partitions):
         return True
-    for some in batched(partitions, LISTS_AT_ONCE_MAX):
+    for some in batched(partitions, CALLS_AT_ONCE_MAX):
         names = [segment_collection(one.topic_id, one.partition) for one in some]
         if any(await asyncio.gather(*(metadata.list(name, keys=FIRST) for name in names))):
             return True

@@ -20,10 +20,11 @@ def accept_store(
     Nodes write only to the store that the cluster knows, by the id in its object object-store.json.
     If they report wrong-object-store, mount the file system or correct the address first. Accept
     another store only if the objects are lost for good, or if you moved to an empty one on purpose:
-    records in the former store are not found in this one. A node that refuses the store takes it
-    within seconds. A node that has checked the former store goes on writing to that one until it
-    is restarted. Then restart all nodes: only then do they write the manifests of their topics to
-    this store, and nothing can be restored from it without them.
+    records in the former store are not found in this one. The manifests of the cluster and of all
+    topics are written to this store; if that fails, call this again. A node that refuses the store
+    takes it within seconds. A node that has checked the former store goes on writing to that one
+    until it is restarted. So restart all nodes then: leaders also write the log start offsets of
+    their partitions to this store only after that.
     """
     locations = locate_stores(data_dir, metadata, objects)
     accepted = asyncio.run(_accept(locations.metadata, locations.objects))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -16,17 +17,25 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import (
+    Cluster,
     KnownObjectStore,
     Partition,
+    Topic,
     known_object_store_key,
+    put,
     segment_collection,
 )
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, MetadataStore, Write
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.tier.keys import cluster_manifest_key, store_identity_key
-from tidelog_core.tier.manifest import ClusterManifest, StoreIdentityObject
+from tidelog_core.tier.keys import (
+    cluster_manifest_key,
+    store_identity_key,
+    topic_manifest_key,
+)
+from tidelog_core.tier.manifest import ClusterManifest, StoreIdentityObject, TopicManifest
 from tidelog_core.tier.store_identity import Accepted, StoreIdentity, accept_store
 
 from tests.support.memory_store import MemoryMetadataStore
@@ -259,3 +268,97 @@ async def test_an_unreadable_id_is_replaced_when_the_store_is_accepted(
         await node_of(metadata).check(store)
     await accept_store(store, metadata, CLUSTER)
     await node_of(metadata).check(store)
+
+
+# -- the manifests of an accepted store --
+
+
+async def stored_topics(metadata: MetadataStore, *names: str) -> dict[str, UUID]:
+    """Store a cluster with these topics; return their ids."""
+    ids = {name: UUID(int=100 + number) for number, name in enumerate(names)}
+    await metadata.commit([put(Cluster(cluster_id=CLUSTER))])
+    for name, topic_id in ids.items():
+        partition = Partition(
+            topic_id=topic_id, partition=0, replicas=(1, 2), leader=1, leader_epoch=0, isr=(1,)
+        )
+        topic = Topic(
+            name=name,
+            topic_id=topic_id,
+            partition_count=1,
+            configs={"retention.ms": f"{len(name)}"},
+        )
+        await metadata.commit([put(topic), put(partition)])
+    return ids
+
+
+async def manifest_of(objects: ObjectStore, name: str, topic_id: UUID) -> TopicManifest:
+    key = topic_manifest_key(CLUSTER, name, topic_id)
+    return TopicManifest.parse(await objects.get(key), key=key)
+
+
+async def test_an_accepted_store_has_the_manifests_of_all_topics(
+    metadata: SqliteMetadataStore,
+) -> None:
+    """Nodes that run take them to be there, and nothing can be restored without them."""
+    ids = await stored_topics(
+        metadata, *(f"t{number}" for number in range(40)), CONSUMER_OFFSETS_TOPIC
+    )
+    lost, empty = MemoryObjectStore(), MemoryObjectStore()
+    await node_of(metadata).check(lost)
+    await accept_store(empty, metadata, CLUSTER)
+    del ids[CONSUMER_OFFSETS_TOPIC]
+    for name, topic_id in ids.items():
+        found = await manifest_of(empty, name, topic_id)
+        assert (found.name, found.topic_id, found.configs) == (
+            name,
+            topic_id,
+            {"retention.ms": f"{len(name)}"},
+        )
+        assert found.replication_factor == 2
+    cluster = await empty.get(cluster_manifest_key(CLUSTER))
+    assert ClusterManifest.parse(cluster).cluster_id == CLUSTER
+    assert len(await keys_of(empty)) == len(ids) + 2
+
+
+async def test_a_manifest_that_a_node_has_written_to_an_accepted_store_stays(
+    metadata: SqliteMetadataStore,
+) -> None:
+    """The node may have newer settings than the command."""
+    ids = await stored_topics(metadata, "t", "u")
+    empty = MemoryObjectStore()
+    newer = replace(new_manifest("t", ids["t"]), configs={"retention.ms": "77"})
+    await empty.put(topic_manifest_key(CLUSTER, "t", ids["t"]), newer.to_bytes())
+    await accept_store(empty, metadata, CLUSTER)
+    assert await manifest_of(empty, "t", ids["t"]) == newer
+    assert (await manifest_of(empty, "u", ids["u"])).configs == {"retention.ms": "1"}
+
+
+def new_manifest(name: str, topic_id: UUID) -> TopicManifest:
+    return TopicManifest(
+        name=name, topic_id=topic_id, partition_count=1, created_ms=0, replication_factor=1
+    )
+
+
+async def test_the_manifests_are_completed_by_the_next_call(metadata: SqliteMetadataStore) -> None:
+    ids = await stored_topics(metadata, "t", "u")
+    empty = FailingStore("u")
+    with pytest.raises(StoreUnavailable):
+        await accept_store(empty, metadata, CLUSTER)
+    before = await known_id(metadata)
+    empty.failing = "nothing"
+    assert await accept_store(empty, metadata, CLUSTER) == Accepted(before, str(before))
+    for name, topic_id in ids.items():
+        assert (await manifest_of(empty, name, topic_id)).name == name
+
+
+class FailingStore(MemoryObjectStore):
+    """A store that takes no object of one topic."""
+
+    def __init__(self, failing: str) -> None:
+        super().__init__()
+        self.failing = failing
+
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        if f"/{self.failing}-" in key:
+            raise StoreUnavailable("away")
+        await super().put(key, data, kms_key_id=kms_key_id)
