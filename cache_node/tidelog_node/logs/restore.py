@@ -6,12 +6,13 @@ consumers detect that by the leader epoch, which each start of the node raises (
 
 Runs before the node serves, and only for partitions whose ISR is this node alone: otherwise
 another node leads. The producers' state comes from the last segment's index object, so that a
-batch sent again is recognized; if the object cannot be read, producers are treated as new.
+batch sent again is recognized; if the object is missing or damaged, producers are treated as new.
 The tier worker does not run yet, so this reads from the object store itself.
 
 If the end of a lost log's tier cannot be read, the log must not begin: it would assign offsets of
-the tier to other records. Its partition stays offline until the node is restarted; other
-partitions are served.
+the tier to other records. Nor while the object store is away or is another one, such as a folder
+that is not mounted: batches that are sent again would be appended twice, and nobody would see it
+later. The partition stays offline until the node is restarted; other partitions are served.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.errors import CorruptItem, StorageError, TidelogError, TierRewritten
+from tidelog_core.errors import (
+    CorruptItem,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+    TierRewritten,
+)
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
 from tidelog_core.log.producers.producer_snapshots import snapshot_path
@@ -32,11 +39,12 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
-from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.location import open_object_store, parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.contents import read_tier
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
+from tidelog_core.tier.store_identity import StoreIdentity
 from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_node.logs.directories import LogDirectories
@@ -50,6 +58,15 @@ REWRITTEN_RETRY_S = 0.5  # before a tier that was rewritten during the reading i
 class _Held(NamedTuple):
     partition: TopicPartition
     topic_id: UUID
+
+
+class _Laid(NamedTuple):
+    """A log that begins where its tier ends."""
+
+    held: TopicPartition
+    key: ItemKey  # of its partition
+    directory: Path
+    last: SegmentMeta  # of the tier
 
 
 class UnrestoredLogs:
@@ -70,7 +87,7 @@ class UnrestoredLogs:
             return None
         key = partition.item_id
         if key in self._failed:
-            return StorageError(f"its log is lost, and of its tier: {self._failed[key]}")
+            return StorageError(f"its log is lost, and its tier not readable: {self._failed[key]}")
         if key in self._unread or topic.item_id in self._unread:
             return StorageError(
                 "it has no log, and nobody could read whether it lost one when the node"
@@ -91,10 +108,10 @@ async def restore_logs(
 
     Those of diskless partitions are left to ``LogRecovery``.
 
-    Raises ``StoreUnavailable``.
+    Raises ``StoreUnavailable`` of the metadata store.
     """
     slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
-    laid: list[tuple[TopicPartition, Path, SegmentMeta]] = []
+    laid: list[_Laid] = []
     failed: dict[ItemKey, TidelogError] = {}
 
     async def restore(held: _Held, partition: Partition) -> None:
@@ -111,13 +128,13 @@ async def restore_logs(
                 )
                 return
             if found is not None:
-                laid.append((held.partition, *found))
+                laid.append(_Laid(held.partition, partition.item_id, *found))
 
     unread = frozenset(view.image.unreadable)
     # If the store fails for several logs, the first failure is raised; the rest would add nothing.
     await asyncio.gather(*(restore(*one) for one in _led_alone(view.image, broker_id)))
     if laid:
-        await _lay_all_producers(laid, view.image.cluster_id, objects_url)
+        failed |= await _lay_all_producers(laid, store, view, objects_url)
     return UnrestoredLogs(failed, unread)
 
 
@@ -137,23 +154,33 @@ def _led_alone(image: ClusterImage, broker_id: int) -> Iterator[tuple[_Held, Par
 
 
 async def _lay_all_producers(
-    laid: Sequence[tuple[TopicPartition, Path, SegmentMeta]], cluster_id: str, objects_url: str
-) -> None:
+    laid: Sequence[_Laid], store: MetadataStore, view: ClusterView, objects_url: str
+) -> dict[ItemKey, TidelogError]:
+    """Write the producers of these logs; return the failures that pass, by the partition's key."""
     slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
-    # A tier that is gone leaves these logs without producers, and does not keep the node down.
+    failed: dict[ItemKey, TidelogError] = {}
+    # A folder that is missing does not keep the node down.
     objects = open_object_store(objects_url, may_be_new=True)
 
-    async def lay_producers(held: TopicPartition, directory: Path, last: SegmentMeta) -> None:
+    async def lay_producers(one: _Laid) -> None:
         async with slots:
-            key = segment_keys(cluster_id, held.topic, last).index
-            await _lay_producers(objects, key, directory, last.end_offset)
+            key = segment_keys(view.image.cluster_id, one.held.topic, one.last).index
+            try:
+                await _lay_producers(objects, key, one.directory, one.last.end_offset)
+            except StoreUnavailable as error:
+                failed[one.key] = error
 
     try:
+        if parse_object_location(objects_url).scheme != "memory":
+            await StoreIdentity(store, lambda: view.image).check(objects)
         async with asyncio.TaskGroup() as group:
             for one in laid:
-                group.create_task(lay_producers(*one))
+                group.create_task(lay_producers(one))
+    except TidelogError as error:  # The store is away, or is not the cluster's.
+        failed = {one.key: error for one in laid}
     finally:
         await objects.close()
+    return failed
 
 
 async def _lay_start(
@@ -195,10 +222,13 @@ async def _lay_producers(
 ) -> None:
     """Write the producers' snapshot for the log that begins at the tier's end.
 
-    Without one the log opens with no producers. Failures to read it are logged.
+    Without one the log opens with no producers. An object that is missing or damaged is logged.
+    Raises ``StoreUnavailable``.
     """
     try:
         index = IndexFile.parse(await objects.get(index_key), key=index_key)
+    except StoreUnavailable:
+        raise
     except TidelogError as error:
         logger.error("producers' state of the tier cannot be read", extra={"reason": str(error)})
         return
