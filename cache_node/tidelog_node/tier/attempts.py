@@ -41,29 +41,34 @@ class Attempts:
         """Run the work; on failure delay the partition's next attempt."""
         try:
             await work()
-        except (NotLeaderOrFollower, UnknownTopicOrPartition):
-            # The image shows it, now or soon; until then nothing can be done here.
-            self.wait(led)
-            led.reset()
-        except (TierUnavailable, StoreUnavailable, OutcomeUnknown, TierRewritten) as error:
-            self.wait(led)
-            logger.info("tier work waits", extra=trouble_of(led, action, error))
-        except SegmentSuspected as error:
-            # The repair checks the file and reports its damage.
-            self.wait(led)
-            led.reset()
-            logger.info("tier work waits", extra=trouble_of(led, action, error))
-            self.suspected.notify(led.replica.partition, error.base_offset, error)
-        except TidelogError as error:
-            self.wait(led)
-            led.reset()
-            logger.error("tier work failed, will retry", extra=trouble_of(led, action, error))
+        except (TidelogError, OSError) as error:
+            if led.replica.is_dropped:
+                led.reset()  # Its files are gone, and nobody visits it again.
+            else:
+                self._note_failure(led, action, error)
         except Exception as error:
             self.wait(led)
             led.reset()
             logger.exception("tier work broke, will retry", extra=trouble_of(led, action, error))
         else:
             led.failure_count = 0
+
+    def _note_failure(self, led: LedPartition, action: str, error: TidelogError | OSError) -> None:
+        self.wait(led)
+        match error:
+            case NotLeaderOrFollower() | UnknownTopicOrPartition():
+                # The image shows it, now or soon; until then nothing can be done here.
+                led.reset()
+            case TierUnavailable() | StoreUnavailable() | OutcomeUnknown() | TierRewritten():
+                logger.info("tier work waits", extra=trouble_of(led, action, error))
+            case SegmentSuspected():
+                # The repair checks the file and reports its damage.
+                led.reset()
+                logger.info("tier work waits", extra=trouble_of(led, action, error))
+                self.suspected.notify(led.replica.partition, error.base_offset, error)
+            case _:
+                led.reset()
+                logger.error("tier work failed, will retry", extra=trouble_of(led, action, error))
 
     def wait(self, led: LedPartition) -> None:
         """Delay the partition's next attempt, longer after each failure."""

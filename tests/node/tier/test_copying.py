@@ -459,3 +459,34 @@ async def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
 
         await eventually_async(is_copied)
         assert sorted(read) == sorted(known)
+
+
+async def test_a_copy_of_a_topic_that_is_deleted_ends_unsaid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files go while the worker is about to read them, and no file is suspected."""
+    caplog.set_level("INFO", logger="tidelog_node.tier")
+    async with running_node(tmp_path) as node:
+        suspected: list[int] = []
+        node.tier.suspected.subscribe(lambda _, base_offset, __: suspected.append(base_offset))
+        replica = await node.create_topic()
+        node.produce_segments(replica, 1)
+        await node.wait_copied(replica, 1)
+        directory, pid = replica.log.directory, node.tier.client.worker_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            node.produce_segments(replica, 1)
+            node.tier.nudge()
+
+            async def is_started() -> bool:
+                return len(await node.metas(replica)) > 1 and len(node.tier.client._unanswered) > 0
+
+            await eventually_async(is_started)
+            await node.delete_topic()
+            await eventually_async(lambda: not directory.exists())
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await eventually_async(lambda: not node.tier.status["copying_partition_count"])
+    said = [one.message for one in caplog.records if one.message.startswith("tier work ")]
+    assert (said, suspected) == ([], [])
