@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_node.diskless.chain.chain_partition import CommittedForeign
+from tidelog_node.diskless.gateway import spool
 from tidelog_node.diskless.gateway.spool import FILE_BYTES_MAX, GatewaySpool
-from tidelog_node.tier.wal_messages import SliceFiles
+from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 
 from tests.support.batches import batch
 from tests.support.waiting import eventually_async
@@ -28,13 +30,14 @@ class Slices:
         self.scene = scene
         self.spool = GatewaySpool(scene.folder / "gateway")
         self.data: dict[int, bytes] = {}
+        self.ranges: dict[int, FileRange] = {}
         self.places: dict[int, tuple[int, int]] = {}
         scene.chain.foreign_committed.subscribe(self._on_committed)
 
     def take(self, count: int = 1) -> None:
         number = len(self.data)
         self.data[number] = bytes(foreign_batches(batch(count)))
-        place = self.spool.write(self.data[number])
+        place = self.ranges[number] = self.spool.write(self.data[number])
         files = SliceFiles(TOPIC_ID, number % 3, -1, -1, count, (place,), is_foreign=True)
         assert self.scene.chain.note_foreign(number, files)
 
@@ -157,17 +160,17 @@ def test_a_spool_removes_files_that_nobody_needs(tmp_path: Path) -> None:
     folder = tmp_path / "gateway"
     folder.mkdir()
     (folder / "left").write_bytes(b"of an earlier process")
-    spool = GatewaySpool(folder)
+    slices = GatewaySpool(folder)
     half = bytes(FILE_BYTES_MAX // 2 + 1)
-    places = [spool.write(half) for _ in range(3)]
+    places = [slices.write(half) for _ in range(3)]
     assert len({place.path for place in places}) == len(list(folder.iterdir())) == 3
     assert all(Path(one.path).stat().st_size == one.end - one.start for one in places)
-    spool.release(places[0])
-    spool.release(places[2])  # The last one is written to.
+    slices.release(places[0])
+    slices.release(places[2])  # The last one is written to.
     assert [str(path) for path in sorted(folder.iterdir())] == [places[1].path, places[2].path]
-    spool.write(half)
+    slices.write(half)
     assert not Path(places[2].path).exists()
-    spool.close()
+    slices.close()
     assert list(folder.iterdir()) == []
 
 
@@ -179,3 +182,35 @@ def test_a_spool_gives_back_what_was_written(tmp_path: Path, size: int) -> None:
         data = Path(place.path).read_bytes()[place.start : place.end]
         assert data == bytes([number]) * size
     spool.close()
+
+
+async def test_a_spool_file_that_cannot_be_removed_ends_no_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spool, "FILE_BYTES_MAX", 1)  # a file for each slice
+    unlink = Path.unlink
+
+    def fail(path: Path, **keywords: bool) -> None:
+        if path.parent.name == "gateway":
+            raise OSError(errno.EIO, "the disk fails", str(path))
+        unlink(path, **keywords)
+
+    scene = WalScene(tmp_path)
+    slices = Slices(scene)
+
+    def release(_: int, placed: Sequence[tuple[int, int]]) -> None:
+        for number, _position in placed:
+            slices.spool.release(slices.ranges[number])
+
+    scene.chain.foreign_committed.subscribe(release)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        for _ in range(3):
+            slices.take()
+        await slices.are_committed()
+        slices.take()
+        await slices.are_committed()
+    assert not scene.chain.is_deposed
+    said = "file of a gateway's slices not removed, it stays until the node starts again"
+    assert said in caplog.messages
+    await scene.close()

@@ -8,6 +8,7 @@ is no gateway any more.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -16,6 +17,8 @@ from tidelog_core.errors import StorageError
 from tidelog_core.records.header import Buffer
 
 from tidelog_node.tier.wal_messages import FileRange
+
+logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 32 << 20
 
@@ -100,4 +103,11 @@ class GatewaySpool:
 
     def _remove(self, file: _SpoolFile) -> None:
         self._files.pop(str(file.path), None)
-        file.path.unlink(missing_ok=True)
+        try:
+            file.path.unlink(missing_ok=True)
+        except OSError as error:
+            # The callers end batches or note commits, which is done whatever becomes of a file.
+            logger.warning(
+                "file of a gateway's slices not removed, it stays until the node starts again",
+                extra={"path": str(file.path), "reason": str(error)},
+            )
