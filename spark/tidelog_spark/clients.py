@@ -20,6 +20,8 @@ class ConnectionOptions(Protocol):
     @property
     def request_timeout_ms(self) -> int: ...
     @property
+    def first_node_timeout_ms(self) -> int: ...
+    @property
     def security(self) -> SecurityOptions: ...
 
 
@@ -35,5 +37,6 @@ def client_factory(options: ConnectionOptions) -> ClientFactory:
         options.bootstrap_servers,
         client_id=options.client_id,
         request_timeout_ms=options.request_timeout_ms,
+        bootstrap_timeout_ms=min(options.request_timeout_ms, options.first_node_timeout_ms),
         **connection_settings(dict(options.security)),
     )

@@ -7,6 +7,7 @@ nor the client's messages, unless they need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_spark.options.first_node import wait_of_attempt_ms
 from tidelog_spark.options.read_options import ReadOptions
 from tidelog_spark.reading.reader_process import kept_store, settled
 from tidelog_spark.reading.splits import Split
@@ -32,8 +34,20 @@ def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
 
 def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in a process of Spark's, which will read other splits too."""
+    from pyspark import TaskContext  # Exports read rows without Spark.
+
+    context = TaskContext.get()
+    options = of_attempt(options, 0 if context is None else context.attemptNumber())
     rows = _wanted_rows(options, split, partial(_opened, kept_store, options), is_kept=True)
     return settled(rows)
+
+
+def of_attempt(options: ReadOptions, attempt: int) -> ReadOptions:
+    """Return the options for an attempt of a task: a later one waits less long for nodes."""
+    if options.nodes is None:
+        return options
+    wait_ms = wait_of_attempt_ms(attempt)
+    return replace(options, nodes=replace(options.nodes, first_node_timeout_ms=wait_ms))
 
 
 def _opened(open_store: Callable[[str], ObjectStore], options: ReadOptions) -> ObjectStore:

@@ -18,6 +18,7 @@ from tidelog_core.setting import parse_bool
 
 from tidelog_spark.options import option_values as values
 from tidelog_spark.options.bookmarks import Bookmark
+from tidelog_spark.options.first_node import FIRST_NODE_MS
 from tidelog_spark.options.option_reader import OptionReader
 from tidelog_spark.options.option_values import (
     EARLIEST,
@@ -107,6 +108,7 @@ class NodeOptions:
     bootstrap_servers: str
     client_id: str = CLIENT_ID
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    first_node_timeout_ms: int = FIRST_NODE_MS  # no longer than a request's
     security: SecurityOptions = field(default=(), repr=False)
 
 

@@ -13,9 +13,6 @@ from tidelog_spark.sink.options import SinkOptions
 PREFIX = "tidelog-spark"
 # Longest wait for a transaction's end before the reader completes it itself.
 UNSTABLE_TIMEOUT_MS = 2_000
-# Longest waits for the first node. A node that is restarted is back sooner than tasks give up.
-TASK_BOOTSTRAP_MS = 15_000
-ABORT_BOOTSTRAP_MS = 5_000  # The tasks have waited before.
 
 
 class SinkNames:
@@ -35,16 +32,10 @@ class SinkNames:
         return re.fullmatch(rf"{re.escape(self.group_id)}-\d+", transactional_id) is not None
 
 
-def open_producer(
-    options: SinkOptions,
-    *,
-    transactional_id: str | None = None,
-    bootstrap_timeout_ms: int | None = None,
-) -> Producer:
+def open_producer(options: SinkOptions, *, transactional_id: str | None = None) -> Producer:
     """Return a producer, not started."""
     return client_factory(options).make(
         Producer,
-        bootstrap_timeout_ms=_bootstrap_ms(options, bootstrap_timeout_ms),
         transactional_id=transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         request_size_bytes_max=options.batches.record_size_bytes_max,
@@ -54,22 +45,11 @@ def open_producer(
     )
 
 
-def open_admin(
-    options: SinkOptions,
-    *,
-    timeout_ms: int | None = None,
-    bootstrap_timeout_ms: int | None = None,
-) -> Admin:
+def open_admin(options: SinkOptions, *, timeout_ms: int | None = None) -> Admin:
     """Return an admin, not started."""
     return client_factory(options).make(
-        Admin,
-        timeout_ms=options.max_block_ms if timeout_ms is None else timeout_ms,
-        bootstrap_timeout_ms=_bootstrap_ms(options, bootstrap_timeout_ms),
+        Admin, timeout_ms=options.max_block_ms if timeout_ms is None else timeout_ms
     )
-
-
-def _bootstrap_ms(options: SinkOptions, most_ms: int | None) -> int:
-    return min(options.request_timeout_ms, most_ms or options.request_timeout_ms)
 
 
 async def fence(options: SinkOptions, transactional_id: str) -> None:

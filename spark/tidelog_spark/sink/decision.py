@@ -21,7 +21,6 @@ from tidelog.producing.prepared import PreparedTransaction
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_spark.sink.clients import (
-    TASK_BOOTSTRAP_MS,
     UNSTABLE_TIMEOUT_MS,
     SinkNames,
     fence,
@@ -158,9 +157,7 @@ async def read_settled(options: SinkOptions, names: SinkNames) -> Decision | Non
     # A first look that finds no answer says nothing about the decision: the nodes may be busy.
     for timeout_ms in (UNSTABLE_TIMEOUT_MS, options.max_block_ms):
         # An error of its start is raised: nodes that cannot be reached are waited for once.
-        async with open_admin(
-            options, timeout_ms=timeout_ms, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
-        ) as admin:
+        async with open_admin(options, timeout_ms=timeout_ms) as admin:
             try:
                 return await read(names, admin)
             except TidelogError as error:

@@ -28,7 +28,6 @@ from tidelog.errors import ProducerFenced, TidelogError
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_spark.sink.clients import (
-    TASK_BOOTSTRAP_MS,
     UNSTABLE_TIMEOUT_MS,
     fence,
     open_admin,
@@ -78,7 +77,7 @@ async def claimed_lane(options: SinkOptions, query: QueryRun) -> int | None:
 
     Ends a claim that is being added: its program has died, or adds it again.
     """
-    async with _open_admin(options) as admin:
+    async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
         try:
             return _lane(await _read(admin, query), query)
         except TidelogError as error:
@@ -94,7 +93,7 @@ async def _look(options: SinkOptions, query: QueryRun, *, count: int = 1) -> int
 
     It is not either while a claim is being added, or the nodes are busy.
     """
-    async with _open_admin(options) as admin:
+    async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
         for number in range(count):
             if number:
                 await asyncio.sleep(_LOOK_PAUSE_SECONDS)
@@ -109,17 +108,9 @@ async def _look(options: SinkOptions, query: QueryRun, *, count: int = 1) -> int
     return None
 
 
-def _open_admin(options: SinkOptions) -> Admin:
-    return open_admin(
-        options, timeout_ms=UNSTABLE_TIMEOUT_MS, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
-    )
-
-
 async def _add(options: SinkOptions, query: QueryRun, last: DecidingRun | None) -> int:
     async with (
-        open_producer(
-            options, transactional_id=_claiming_id(query), bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
-        ) as producer,
+        open_producer(options, transactional_id=_claiming_id(query)) as producer,
         open_admin(options) as admin,
     ):
         claims = await _read(admin, query)

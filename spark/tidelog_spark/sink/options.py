@@ -19,6 +19,7 @@ from tidelog_core.records.codecs import LEVELS
 from tidelog_core.setting import parse_bool
 
 from tidelog_spark.options import option_values as values
+from tidelog_spark.options.first_node import FIRST_NODE_MS
 from tidelog_spark.options.option_reader import OptionReader
 from tidelog_spark.options.security_options import SECURITY_OPTIONS, SecurityOptions, parse_security
 
@@ -37,6 +38,7 @@ class SinkOptions:
     # this time.
     transaction_timeout_ms: int = 900_000
     request_timeout_ms: int = 30_000
+    first_node_timeout_ms: int = FIRST_NODE_MS  # no longer than a request's
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
     security: SecurityOptions = field(default=(), repr=False)

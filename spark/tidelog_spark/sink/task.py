@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +23,8 @@ from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.sync import LoopThread
 from tidelog_core.clock import wall_clock_ms
 
+from tidelog_spark.options.first_node import wait_of_attempt_ms
 from tidelog_spark.sink.clients import (
-    TASK_BOOTSTRAP_MS,
     UNSTABLE_TIMEOUT_MS,
     SinkNames,
     open_admin,
@@ -44,9 +45,7 @@ class RowWriter:
         """Prepare the writer; ``with`` starts it."""
         self._options = options
         self._task = task
-        self._producer: Producer = open_producer(
-            options, transactional_id=transactional_id, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
-        )
+        self._producer: Producer = open_producer(options, transactional_id=transactional_id)
         self._thread = LoopThread("tidelog-sink")
 
     def __enter__(self) -> Self:
@@ -100,7 +99,12 @@ class RowWriter:
 
 
 def write_whole_task(
-    options: SinkOptions, names: SinkNames, task: int, batches: Iterable[pa.RecordBatch]
+    options: SinkOptions,
+    names: SinkNames,
+    task: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    attempt: int = 0,
 ) -> int:
     """Write and commit the rows of a batch write's task, unless done; return their number.
 
@@ -108,6 +112,7 @@ def write_whole_task(
     the mark.
     """
     name = names.whole_task_id(task)
+    options = _of_attempt(options, attempt)
     with RowWriter(options, name, task) as writer:
         found = writer.thread.run(_marked(options, name))
         if found is not None:
@@ -135,6 +140,7 @@ def write_stream_task(
     committed. Raises ``BatchSuperseded`` and the errors of rows and cluster; then no
     transaction is left open.
     """
+    options = _of_attempt(options, attempt)
     thread = LoopThread("tidelog-sink-decision")
     try:
         decision = thread.run(read_settled(options, query.names))
@@ -162,6 +168,10 @@ def write_stream_task(
     return WrittenTask(task, attempt, row_count, prepared, lane)
 
 
+def _of_attempt(options: SinkOptions, attempt: int) -> SinkOptions:
+    return replace(options, first_node_timeout_ms=wait_of_attempt_ms(attempt))
+
+
 def _reason(
     options: SinkOptions, query: QueryRun, batch_id: int, error: TidelogError
 ) -> TidelogError:
@@ -179,9 +189,8 @@ def _reason(
 
 
 async def _last_decision(options: SinkOptions, names: SinkNames) -> Decision | None:
-    async with open_admin(
-        options, timeout_ms=UNSTABLE_TIMEOUT_MS, bootstrap_timeout_ms=UNSTABLE_TIMEOUT_MS
-    ) as admin:
+    quick = replace(options, first_node_timeout_ms=UNSTABLE_TIMEOUT_MS)
+    async with open_admin(quick, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
         return await read(names, admin)
 
 

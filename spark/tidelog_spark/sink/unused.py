@@ -26,7 +26,7 @@ from tidelog.administering.results import TransactionDescription
 from tidelog.errors import TidelogError
 from tidelog.producing.prepared import PreparedTransaction
 
-from tidelog_spark.sink.clients import SinkNames, fence
+from tidelog_spark.sink.clients import SinkNames, fence, open_admin
 from tidelog_spark.sink.options import SinkOptions
 from tidelog_spark.sink.runs import owns_attempt
 
@@ -71,14 +71,12 @@ async def abort_lane(options: SinkOptions, names: SinkNames, admin: Admin, lane:
         note_left(error)
 
 
-async def abort_whole_tasks(options: SinkOptions, names: SinkNames, admin: Admin) -> None:
-    """Abort the open transactions of a batch write's tasks, if possible."""
-    try:
+async def abort_whole_tasks(options: SinkOptions, names: SinkNames) -> None:
+    """Abort the open transactions of a batch write's tasks."""
+    async with open_admin(options) as admin:
         for listed in await admin.list_transactions(states=[OPEN_STATE]):
             if names.owns_whole_task(listed.transactional_id):
                 await fence(options, listed.transactional_id)
-    except TidelogError as error:
-        note_left(error)
 
 
 async def _open_transactions(

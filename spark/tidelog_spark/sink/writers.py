@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -18,9 +19,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
-from tidelog.errors import ConnectionFailed, InvalidConfig
+from tidelog.errors import InvalidConfig, TidelogError
 
-from tidelog_spark.sink.clients import ABORT_BOOTSTRAP_MS, SinkNames, open_admin
+from tidelog_spark.options.first_node import REPEATED_MS
+from tidelog_spark.sink.clients import SinkNames
 from tidelog_spark.sink.columns import check_columns
 from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import WrittenTask
@@ -68,22 +70,19 @@ class TidelogWriter(DataSourceArrowWriter):
         from tidelog_spark.sink.task import write_whole_task  # It loads the compiler.
 
         context = _context()
-        return RowsWritten(
-            write_whole_task(self._options, self._names, context.partitionId(), iterator)
+        row_count = write_whole_task(
+            self._options,
+            self._names,
+            context.partitionId(),
+            iterator,
+            attempt=context.attemptNumber(),
         )
+        return RowsWritten(row_count)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the transactions of killed tasks. Committed tasks stay."""
         del messages
-        asyncio.run(self._abort())
-
-    async def _abort(self) -> None:
-        try:
-            admin = open_admin(self._options, bootstrap_timeout_ms=ABORT_BOOTSTRAP_MS)
-            async with admin:
-                await abort_whole_tasks(self._options, self._names, admin)
-        except ConnectionFailed as error:
-            note_left(error)
+        _abort(abort_whole_tasks(_at_end(self._options), self._names))
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
@@ -129,7 +128,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         done = [message for message in messages if isinstance(message, TaskDone)]
         if done:
             written = [task.written for task in done if task.written is not None]
-            asyncio.run(abort_batch(self._options, done[0].query, batchId, written))
+            _abort(abort_batch(_at_end(self._options), done[0].query, batchId, written))
 
 
 def batch_writer(
@@ -153,6 +152,19 @@ def stream_writer(given: Mapping[str, str], schema: StructType) -> TidelogStream
         raise InvalidConfig(["option 'writeId' is for df.write: a stream has its checkpoint"])
     check_columns(schema, options)
     return TidelogStreamWriter(options)
+
+
+def _at_end(options: SinkOptions) -> SinkOptions:
+    """Return the options for the end of a failed write: its tasks have waited for nodes."""
+    return replace(options, first_node_timeout_ms=REPEATED_MS)
+
+
+def _abort(call: Coroutine[Any, Any, None]) -> None:
+    """Run the call, if possible. Spark would show its error in place of the write's."""
+    try:
+        asyncio.run(call)
+    except TidelogError as error:
+        note_left(error)
 
 
 def _context() -> TaskContext:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tidelog_spark import nodes
 from tidelog_spark.options.read_options import ReadOptions, parse_options
 from tidelog_spark.planning.table_planner import bookmark, plan_read
 from tidelog_spark.reading.splits import DataLost, Split
-from tidelog_spark.split_rows import read_rows
+from tidelog_spark.split_rows import of_attempt, read_rows
 
 from tests.spark.micro_batches import MicroBatches
 from tests.support.node_process import NodeProcess
@@ -345,6 +346,22 @@ def test_nodes_that_do_not_answer_are_named(node, topic):
     given = options(node, topic, **{"kafka.bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(ConnectionFailed, match=r"no node answers at 127\.0\.0\.1:1"):
         rows({**given, "kafka.request.timeout.ms": "500"})
+
+
+def test_a_task_that_spark_repeats_waits_less_long_for_nodes(node, topic):
+    given = parse_options(options(node, topic))
+    first, second = (of_attempt(given, attempt).nodes for attempt in range(2))
+    assert first is not None
+    assert second is not None
+    assert second.first_node_timeout_ms < first.first_node_timeout_ms
+    gone = replace(
+        second,
+        bootstrap_servers="127.0.0.1:1",
+        first_node_timeout_ms=200,
+        request_timeout_ms=3_600_000,
+    )
+    with pytest.raises(ConnectionFailed, match="no node answers"):
+        plan_read(replace(given, nodes=gone))
 
 
 def test_spark_reads_tier_and_tail_as_a_table_and_as_a_stream(
