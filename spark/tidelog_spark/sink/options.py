@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from tidelog.errors import InvalidConfig
 from tidelog.options import COMPRESSION
 from tidelog.producing.batch_options import BatchOptions
+from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX, validate_topic_name
+from tidelog_core.errors import InvalidTopic
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.codecs import LEVELS
 from tidelog_core.setting import parse_bool
@@ -61,11 +63,15 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             "kafka.bootstrap.servers", values.parse_servers, example="host:port,..."
         )
     )
+    batches = _batches(reader, count)
+    record_size = batches.record_size_bytes_max
     options = SinkOptions(
         bootstrap_servers=defaults.bootstrap_servers,
         client_id=reader.parsed("kafka.client.id", str, default=defaults.client_id),
-        batches=_batches(reader, count),
-        buffer_memory_bytes=count("kafka.buffer.memory", defaults.buffer_memory_bytes),
+        batches=batches,
+        buffer_memory_bytes=count(
+            "kafka.buffer.memory", max(defaults.buffer_memory_bytes, record_size)
+        ),
         transaction_timeout_ms=count(
             "kafka.transaction.timeout.ms", defaults.transaction_timeout_ms
         ),
@@ -75,6 +81,10 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         security=parse_security(reader),
         write_id=reader.parsed("writeId", _write_id, default=None),
     )
+    if options.buffer_memory_bytes < record_size:
+        reader.problems.append(
+            f"option 'kafka.buffer.memory' must be at least 'kafka.max.request.size', {record_size}"
+        )
     if options.delivery_timeout_ms < options.request_timeout_ms:
         reader.problems.append(
             "option 'kafka.delivery.timeout.ms' must be at least 'kafka.request.timeout.ms',"
@@ -101,15 +111,20 @@ def _batches(reader: OptionReader, count: Callable[[str, int], int]) -> BatchOpt
         compression=codec,
         compression_level=levels.get(codec),
         batch_size_bytes=min(
-            count("kafka.batch.size", defaults.batch_size_bytes), request_size // 2
+            count("kafka.batch.size", defaults.batch_size_bytes), max(1, request_size // 2)
         ),
         record_size_bytes_max=request_size,
     )
 
 
 def _topic(text: str) -> str:
-    if not text:
-        raise ValueError("must name a topic")
+    try:
+        validate_topic_name(text)
+    except InvalidTopic:
+        raise ValueError(
+            "must be the name of a topic: of letters, digits, '.', '_' and '-', at most"
+            f" {TOPIC_NAME_LENGTH_MAX} of them"
+        ) from None
     return text
 
 

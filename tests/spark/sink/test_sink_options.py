@@ -60,6 +60,13 @@ def test_a_batch_is_no_larger_than_a_request():
     options = parse_sink_options({**SERVERS, "kafka.max.request.size": "100000"})
     assert options.batches.batch_size_bytes == 50_000
     assert options.batches.record_size_bytes_max == 100_000
+    least = parse_sink_options({**SERVERS, "kafka.max.request.size": "1"})
+    assert least.batches.batch_size_bytes == 1
+
+
+def test_memory_has_room_for_the_largest_record():
+    options = parse_sink_options({**SERVERS, "kafka.max.request.size": "100000000"})
+    assert options.buffer_memory_bytes == 100_000_000
 
 
 @pytest.mark.parametrize(
@@ -71,6 +78,10 @@ def test_a_batch_is_no_larger_than_a_request():
         ("subscribe", "t", "is for reading"),
         ("kafka_transactional_id", "t", "cannot be set: each task has its own"),
         ("kafka_acks", "1", "must be all"),
+        ("topic", "orders, payments", "it must be the name of a topic: of letters"),
+        ("topic", "a" * 250, "at most 249 of them"),
+        ("topic", "", "must be the name of a topic"),
+        ("kafka_buffer_memory", "1000", "at least 'kafka.max.request.size', 1048576"),
         ("kafka_retries", "5", "requests are repeated until 'kafka.delivery.timeout.ms'"),
         ("kafka_enable_idempotence", "false", "must be true"),
         ("kafka_compression_type", "lzma", "must be one of none, gzip, snappy, lz4, zstd"),
