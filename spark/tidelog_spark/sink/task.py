@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 from tidelog import GroupMetadata, OffsetAndMetadata, Producer, Transaction
@@ -36,6 +36,13 @@ from tidelog_spark.sink.errors import BatchSuperseded
 from tidelog_spark.sink.lanes import claim_lane
 from tidelog_spark.sink.options import SinkOptions
 from tidelog_spark.sink.runs import QueryRun, attempt_id
+
+
+class WholeTask(NamedTuple):
+    """A task of a batch write, whose rows are committed."""
+
+    row_count: int
+    was_done: bool  # by an earlier attempt, or an earlier write of the same id
 
 
 class RowWriter:
@@ -105,8 +112,8 @@ def write_whole_task(
     batches: Iterable[pa.RecordBatch],
     *,
     attempt: int = 0,
-) -> int:
-    """Write and commit the rows of a batch write's task, unless done; return their number.
+) -> WholeTask:
+    """Write and commit the rows of a batch write's task, unless done.
 
     Raises the errors of rows and cluster; then nothing is committed, or a later attempt finds
     the mark.
@@ -116,13 +123,13 @@ def write_whole_task(
     with RowWriter(options, name, task) as writer:
         found = writer.thread.run(_marked(options, name))
         if found is not None:
-            return found
+            return WholeTask(found, was_done=True)
         with writer.transaction() as transaction:
             row_count = writer.write(batches)
             if row_count or options.write_id is not None:
                 mark = {MARKED: OffsetAndMetadata(row_count)}
                 writer.thread.run(transaction.send_offsets(mark, GroupMetadata(name)))
-    return row_count
+    return WholeTask(row_count, was_done=False)
 
 
 def write_stream_task(

@@ -6,6 +6,7 @@ They contain only options, so they are small to pickle.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.sink.runs import QueryRun
 from tidelog_spark.sink.unused import abort_whole_tasks, note_left
 
+logger = logging.getLogger(__name__)
+
 # Properties of a stream's tasks: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
@@ -41,6 +44,7 @@ class RowsWritten(WriterCommitMessage):
     """The result of a task of a batch write."""
 
     row_count: int
+    was_done: bool = False  # before this attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +74,27 @@ class TidelogWriter(DataSourceArrowWriter):
         from tidelog_spark.sink.task import write_whole_task  # It loads the compiler.
 
         context = _context()
-        row_count = write_whole_task(
+        done = write_whole_task(
             self._options,
             self._names,
             context.partitionId(),
             iterator,
             attempt=context.attemptNumber(),
         )
-        return RowsWritten(row_count)
+        return RowsWritten(done.row_count, done.was_done)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Warn of rows that were left out: the id may be that of a write of other rows."""
+        done = [one for one in messages if isinstance(one, RowsWritten) and one.was_done]
+        if done and self._options.write_id is not None:
+            logger.warning(
+                "tasks of this writeId had been written before, their rows are not written again",
+                extra={
+                    "write_id": self._options.write_id,
+                    "task_count": len(messages),
+                    "repeated_task_count": len(done),
+                },
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the transactions of killed tasks. Committed tasks stay."""

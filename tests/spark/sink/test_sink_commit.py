@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
@@ -30,6 +31,7 @@ from tidelog_spark.sink.errors import (
     TransactionsEnded,
 )
 from tidelog_spark.sink.task import RowWriter, write_stream_task, write_whole_task
+from tidelog_spark.sink.writers import RowsWritten, TidelogWriter
 
 from tests.spark.sink.driven_query import Query
 from tests.spark.sink.sinks import open_transactions
@@ -38,6 +40,7 @@ from tests.support.transactional import kafka
 from tests.support.waiting import eventually
 from tools.places import ToolAbsent
 
+LEFT_OUT = "tasks of this writeId had been written before, their rows are not written again"
 CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 
 
@@ -382,7 +385,7 @@ def test_apache_kafka_is_written_to_in_the_same_way(tmp_path):
 
 def whole(query: Query, numbers: Sequence[int], *, task: int = 0) -> int:
     rows = pa.RecordBatch.from_pydict({"value": [str(n).encode() for n in numbers]})
-    return write_whole_task(query.options, query.names, task, [rows])
+    return write_whole_task(query.options, query.names, task, [rows]).row_count
 
 
 def test_a_task_that_has_committed_is_not_written_again(address):
@@ -391,6 +394,20 @@ def test_a_task_that_has_committed_is_not_written_again(address):
     assert whole(query, range(10, 15), task=1) == 5
     assert whole(query, [], task=2) == 0
     assert query.values() == list(range(15))
+
+
+def test_a_write_with_the_id_of_an_earlier_one_says_what_it_leaves_out(address, caplog):
+    """Else a program that gives each of its micro-batches one id would lose them without a word."""
+    query = Query(address, writeId="orders")
+    rows = pa.RecordBatch.from_pydict({"value": [b"1"]})
+    writer = TidelogWriter(query.options)
+    for count in range(2):
+        done = write_whole_task(query.options, query.names, 0, [rows])
+        assert done == (1, bool(count))
+        writer.commit([RowsWritten(*done)])
+        assert [one.message for one in caplog.records].count(LEFT_OUT) == count
+    TidelogWriter(replace(query.options, write_id=None)).commit([RowsWritten(*done)])
+    assert [one.message for one in caplog.records].count(LEFT_OUT) == 1
 
 
 @contextmanager

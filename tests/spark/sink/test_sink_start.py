@@ -46,7 +46,8 @@ def options(address: str, topic: str = "t") -> SinkOptions:
 
 
 def whole(given: SinkOptions, attempt: int = 0) -> int:
-    return write_whole_task(given, SinkNames(str(uuid.uuid4())), 0, [ROWS], attempt=attempt)
+    names = SinkNames(str(uuid.uuid4()))
+    return write_whole_task(given, names, 0, [ROWS], attempt=attempt).row_count
 
 
 def streamed(given: SinkOptions, attempt: int = 0) -> object:
