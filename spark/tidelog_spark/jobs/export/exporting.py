@@ -17,10 +17,7 @@ from functools import partial
 from uuid import UUID, uuid4
 
 import pyarrow as pa
-from tidelog_core.errors import UnknownTopicOrPartition
 from tidelog_core.metadata.location import opened_metadata_store
-from tidelog_core.metadata.records import Topic, topic_key
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import opened_object_store
 
@@ -45,6 +42,7 @@ from tidelog_spark.jobs.tables.table_lease import TableLease
 from tidelog_spark.jobs.task_runner import TaskRunner
 from tidelog_spark.jobs.values.decoding import RAW, DecoderSpec
 from tidelog_spark.options.option_values import Subscribe
+from tidelog_spark.options.positions import Positions
 from tidelog_spark.options.read_options import parse_options
 from tidelog_spark.planning.table_planner import plan_read
 from tidelog_spark.reading.splits import DataLost, Split
@@ -80,9 +78,14 @@ class SourcePartition:
     """A partition to export from."""
 
     name: TopicPartition
-    id: str
+    topic_id: UUID
     log_start_offset: int
     end_offset: int
+
+    @property
+    def id(self) -> str:
+        """The name under which a table has the partition's offset."""
+        return partition_id(self.topic_id, self.name.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,8 @@ def export(
     With a ``lease``, which is taken if there is something to export, raises ``TableBusy`` while
     another run has it. Raises ``ExportConflict`` if another export came first, ``SchemaConflict``,
     ``InvalidConfig`` for a table among the segments, ``DataLost`` if retention has deleted records
-    before their export, ``BadRecord`` (in a task) and the stores' errors. After any error the table
-    is unchanged.
+    before their export, ``OtherTopic`` if a topic was created again meanwhile, ``BadRecord`` (in a
+    task) and the stores' errors. After any error the table is unchanged.
     """
     return outside_loops(partial(_export, runner, request, table, lease))
 
@@ -203,9 +206,10 @@ def write_files(
         {
             "metadata": request.metadata,
             "objects": request.objects,
-            "assign": json.dumps(_by_topic({one.name: 0 for one in ranges}, as_list=True)),
-            "startingOffsets": json.dumps(_by_topic({one.name: one.start for one in ranges})),
-            "endingOffsets": json.dumps(_by_topic({one.name: one.end for one in ranges})),
+            "assign": json.dumps(_numbers(ranges)),
+            # With the topics' ids: one may have been deleted and created again meanwhile.
+            "startingOffsets": _positions({one.partition: one.start for one in ranges}),
+            "endingOffsets": _positions({one.partition: one.end for one in ranges}),
             # Schemas may be named there.
             "includeHeaders": str(
                 request.include_headers or request.decoder.format == "registry"
@@ -245,6 +249,19 @@ def grouped(splits: Sequence[Split], size_bytes: int = TASK_SIZE_BYTES) -> list[
     return [WriteTask(number, tuple(group)) for number, group in enumerate(groups)]
 
 
+def _numbers(ranges: Sequence[PartitionRange]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for one in ranges:
+        found.setdefault(one.name.topic, []).append(one.name.partition)
+    return found
+
+
+def _positions(offsets: Mapping[SourcePartition, int]) -> str:
+    ids = {one.name.topic: one.topic_id for one in offsets}
+    positions = Positions({one.name: offset for one, offset in offsets.items()}, ids)
+    return json.dumps(positions.to_json())
+
+
 async def _partitions(request: ExportRequest) -> list[SourcePartition]:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_metadata_store(request.metadata))
@@ -252,12 +269,11 @@ async def _partitions(request: ExportRequest) -> list[SourcePartition]:
         if request.include_tail:
             objects = await stack.enter_async_context(opened_object_store(request.objects))
             tails = ChainTails(objects, is_read_committed=request.is_read_committed)
-        ids = {name: await _topic_id(store, name) for name in request.topics}
         catalog = await load_catalog(store, Subscribe(request.topics), tails=tails)
     return [
         SourcePartition(
             log.partition,
-            partition_id(ids[log.partition.topic], log.partition.partition),
+            catalog.topic_ids[log.partition.topic],
             log.log_start_offset,
             log.end_offset,
         )
@@ -289,19 +305,3 @@ def _ranges(
     for problem in lost:
         logger.warning("skipped lost offsets", extra={"reason": problem})
     return ranges
-
-
-async def _topic_id(store: MetadataStore, name: str) -> UUID:
-    item = await store.get(topic_key(name))
-    if item is None:
-        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-    return Topic.from_item(item).topic_id
-
-
-def _by_topic(numbers: Mapping[TopicPartition, int], *, as_list: bool = False) -> dict[str, object]:
-    found: dict[str, dict[str, int]] = {}
-    for name, number in numbers.items():
-        found.setdefault(name.topic, {})[str(name.partition)] = number
-    if as_list:
-        return {topic: [int(one) for one in of] for topic, of in found.items()}
-    return dict(found)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +17,7 @@ from tidelog_spark.jobs.formats.parquet_table import ParquetTable
 from tidelog_spark.jobs.parquet_table import committed_files
 from tidelog_spark.jobs.tables.export_table import ExportConflict, SchemaConflict, TimePartitions
 from tidelog_spark.jobs.values.decoding import DecoderSpec
+from tidelog_spark.planning.limits import OtherTopic
 from tidelog_spark.reading.splits import DataLost, Slice, Split
 
 from tests.spark.jobs.exported import Source, time_of
@@ -55,6 +57,31 @@ def test_all_that_is_tiered_is_exported_and_then_what_has_come_since(spark, tmp_
     source.grow(70)
     second = source.export(spark, ParquetTable(target))
     assert [(one.start, one.end) for one in second.ranges] == [(500, 570)]
+    assert rows_of(target) == source.all()
+
+
+class Recreating(ParquetTable):
+    """A table at whose opening the topic is deleted and created again, with other records."""
+
+    def __init__(self, location: str, source: Source) -> None:
+        super().__init__(location)
+        self._source = source
+
+    def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
+        self._source.cluster.delete_topic("t")
+        self._source.topic = self._source.cluster.create_topic("t", partition_count=2)
+        self._source.ends = [0, 0]
+        self._source.grow(200)
+        return super().prepare(schema, segments=segments)
+
+
+def test_records_of_a_topic_that_is_created_again_are_not_taken_for_those_before(tmp_path, target):
+    """Else they would be exported as the old topic's, and once more as their own."""
+    source = Source(tmp_path)
+    source.grow(100)
+    with pytest.raises(OtherTopic, match="topic 't' was deleted and created again"):
+        source.export(None, Recreating(target, source))
+    assert source.export(None, ParquetTable(target)).row_count == 200
     assert rows_of(target) == source.all()
 
 
