@@ -14,6 +14,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v17.request import FetchPartition, FetchRequest, FetchTopic
+from tidelog.asking_leaders import by_leader
 from tidelog.connections import Lane
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
 from tidelog.offsets import LATEST_TIMESTAMP, list_offsets
@@ -109,11 +110,10 @@ class Nodes:
     async def _attempt_fetch(
         self, partition: TopicPartition, topic_id: UUID, offset: int
     ) -> Fetched:
-        if self._cluster.topic(partition.topic) is None:
-            await self._cluster.refresh()
+        _, failures = await by_leader(self._cluster, [partition])
         leader = self._cluster.leader(partition)
         if leader is None:
-            raise error_for(ErrorCode.leader_not_available, None, about=partition)
+            raise failures[0]
         wanted = build(
             FetchPartition,
             partition=partition.partition,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidelog.arrow.decoding import CONTROL, AbortedRange, BatchDecoder, RowRange
 from tidelog.arrow.native import kernels
 from tidelog.arrow.native.kernels import Longs
-from tidelog.errors import UnknownTopicId
+from tidelog.errors import UnknownTopicId, UnknownTopicOrPartition
 from tidelog_core.errors import CorruptObject
 from tidelog_core.model import INT64_MAX, TopicPartition
 
@@ -51,7 +51,7 @@ def read_tail(
     )
     try:
         yield from reader.batches(include_headers=include_headers)
-    except (RecordsGone, UnknownTopicId) as error:
+    except (RecordsGone, UnknownTopicId, UnknownTopicOrPartition) as error:
         lost = f"offsets [{reader.next_offset}, {tail.end_offset}) of {partition} are gone: {error}"
         if fail_on_data_loss:
             raise DataLost([lost]) from None

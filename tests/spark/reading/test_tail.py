@@ -305,15 +305,18 @@ def test_a_bookmark_reads_the_same_rows_again(node, topic, producer):
     assert rows(tier_only(options(node, topic, asOf=saved))).equals(before)
 
 
-def test_a_topic_that_is_deleted_after_planning_is_a_loss(node, topic, producer):
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_topic_that_is_deleted_after_planning_is_a_loss(node, topic, producer, is_created_again):
     send(producer, topic, 0, 20)
     splits = plan_read(parse_options(options(node, topic))).splits
     # A node that does not know the topic may come to know it: that is waited for.
     given = options(node, topic, **{"kafka.request.timeout.ms": "2000"})
     with Admin(node.address).sync() as admin:
         admin.delete_topics([topic])
-        admin.create_topic(topic, partition_count=2)
-    send(producer, topic, 0, 20)
+        if is_created_again:
+            admin.create_topic(topic, partition_count=2)
+    if is_created_again:
+        send(producer, topic, 0, 20)
     with pytest.raises(DataLost, match=r"offsets \[0, 20\) of .* are gone"):
         rows(given, splits)
     assert rows({**given, "failOnDataLoss": "false"}, splits).num_rows == 0
