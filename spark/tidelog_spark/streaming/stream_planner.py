@@ -73,6 +73,7 @@ class StreamPlanner:
         self._chains_read_at_s = 0.0
         self._listed_all_at_s = -math.inf
         self._unreadable: set[str] = set()  # already warned of
+        self._seen: set[TopicPartition] = set()  # They may be deleted, and created again.
 
     def close(self) -> None:
         """Close stores and connections."""
@@ -148,11 +149,12 @@ class StreamPlanner:
         catalog = await load_catalog(
             sources.metadata,
             self._options.selection,
-            known=read_to.offsets.keys(),
+            known=self._seen | read_to.offsets.keys(),
             is_tier_wanted=nodes is None,
             list_from=list_from,
             tails=sources.tails,
         )
+        self._seen.update(log.partition for log in catalog.logs)
         self._warn(catalog)
         if nodes is None:
             return catalog
@@ -172,7 +174,7 @@ class StreamPlanner:
                 catalog = await load_catalog(
                     sources.metadata,
                     self._options.selection,
-                    known=start.offsets.keys() | end.offsets.keys(),
+                    known=self._seen | start.offsets.keys() | end.offsets.keys(),
                     tails=sources.tails,
                 )
             batch = batch_ranges(start, end, catalog)
@@ -233,7 +235,8 @@ class StreamPlanner:
         return self._sources
 
     def _warn(self, catalog: Catalog) -> None:
-        warnings = catalog.warnings
+        gone = {one.topic for one in self._seen} - catalog.topic_ids.keys()
+        warnings = {**catalog.warnings, **dict.fromkeys(gone, "the topic was deleted")}
         for name in warnings.keys() - self._unreadable:
             logger.warning(
                 "cannot be read, will wait for it", extra={"item": name, "reason": warnings[name]}

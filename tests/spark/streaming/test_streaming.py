@@ -260,6 +260,22 @@ def test_a_topic_that_was_created_again_is_read_from_its_start(cluster, stream):
     assert found.next_rows() is None
 
 
+def test_a_stream_that_may_lose_records_waits_until_its_topic_is_created_again(
+    cluster, stream, caplog
+):
+    cluster.create_topic("t")
+    fill(cluster, 0, 20)
+    found = stream(failOnDataLoss="false")
+    found.next_rows()
+    cluster.delete_topic("t")
+    assert found.next_offsets() == {}
+    assert found.next_offsets() is None
+    assert [one.message for one in caplog.records].count("cannot be read, will wait for it") == 1
+    cluster.create_topic("t")
+    fill(cluster, 0, 10)
+    assert found.next_offsets() == {"t-0": list(range(10))}
+
+
 def test_a_batch_planned_before_its_topic_was_created_again_does_not_read_the_new_one(
     cluster, stream
 ):
