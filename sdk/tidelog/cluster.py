@@ -25,6 +25,7 @@ from tidelog.encodable import check_topic
 from tidelog.errors import (
     ClientClosed,
     ConnectionFailed,
+    InvalidRequest,
     PartitionNotKnown,
     RequestTimedOut,
     TidelogError,
@@ -76,6 +77,7 @@ class Cluster:
         self._stale = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the connections
         self.cluster_id: str | None = None
         self.controller_id = NO_LEADER
         self.version = 0  # grows with every metadata answer
@@ -84,14 +86,33 @@ class Cluster:
     # -- starting and closing --
 
     async def start(self, *, auto_create_topics: bool = False) -> None:
-        """Connect to one node and fetch the metadata.
+        """Connect to one node and fetch the metadata. Idempotent.
 
         Raises the last failure if no node answers within ``bootstrap_timeout_ms``. After a failure
-        or cancellation no connection is open, and ``start`` may be called again.
+        or cancellation no connection is open, and ``start`` may be called again. Raises
+        ``InvalidRequest`` in another event loop than the first call, and ``ClientClosed``.
         """
-        if self._keeper is not None:
-            return
-        self._auto_create = auto_create_topics
+        self._check_open()
+        self.check_loop()
+        if self._loop is None:
+            self._auto_create = auto_create_topics
+            await self._bootstrap()
+            if self._is_closed:
+                await self._disconnect()
+            self._check_open()
+        self._loop = asyncio.get_running_loop()
+        self.resume()
+
+    def resume(self) -> None:
+        """Keep the metadata current, also if the program has cancelled the task that does.
+
+        ``start`` has to be called first. Raises ``InvalidRequest`` in another event loop.
+        """
+        self.check_loop()
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _bootstrap(self) -> None:
         backoff = self.backoff()
         timeout_ms = self._options.bootstrap_timeout_ms or self._options.request_timeout_ms
         try:
@@ -119,17 +140,34 @@ class Cluster:
         except BaseException:
             await self._disconnect()
             raise
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Close every connection; idempotent."""
+        """Close every connection; idempotent. In another event loop they are left to that one."""
         self._is_closed = True
         self._connections.refuse()
+        if self.is_elsewhere:
+            return
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        await self._disconnect()
-        self._notify()
+        try:
+            await self._disconnect()
+            if self._keeper is not None:
+                await asyncio.gather(self._keeper, return_exceptions=True)
+        finally:
+            self._notify()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the connections belong to another event loop than the running one."""
+        return self._loop is not None and self._loop is not asyncio.get_running_loop()
+
+    def check_loop(self) -> None:
+        """Raise ``InvalidRequest`` if the connections belong to another event loop."""
+        if self.is_elsewhere:
+            raise InvalidRequest(
+                "the client belongs to another event loop: make one in each, such as in each"
+                " asyncio.run(), or use the client that sync() returns"
+            )
 
     @property
     def request_timeout_s(self) -> float:
@@ -154,8 +192,10 @@ class Cluster:
         return Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms)
 
     async def _disconnect(self) -> None:
-        await self._connections.close_all()
-        self._buffers.close()
+        try:
+            await self._connections.close_all()
+        finally:
+            self._buffers.close()
 
     # -- metadata --
 
@@ -220,8 +260,7 @@ class Cluster:
     async def wait_for_news(self) -> None:
         """Wait for the next metadata answer. Raises ``ClientClosed``."""
         await self._news.wait()
-        if self._is_closed:
-            raise ClientClosed("the client is closed")
+        self._check_open()
 
     async def refresh(self) -> None:
         """Fetch the metadata and wait for the answer, through failures."""
@@ -336,6 +375,10 @@ class Cluster:
         return node.node_id
 
     # -- internals --
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
 
     async def _keep(self) -> None:
         """Fetch the metadata when they are old or outdated, until cancelled."""

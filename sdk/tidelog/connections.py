@@ -23,7 +23,7 @@ from tidelog.wire.sasl import log_in
 from tidelog.wire.staggered import AllFailed, first_success
 
 # That a node has to answer before another one is tried beside it, and the most of the timeout.
-_NEXT_NODE_SECONDS = 1.0
+NEXT_NODE_SECONDS = 1.0
 _NEXT_NODE_SHARE = 0.1
 
 
@@ -63,15 +63,21 @@ class Connections:
         self._is_closed = True
 
     async def close_all(self) -> None:
-        """Close every connection, and give up those that are being opened."""
+        """Close every connection, and give up those that are being opened.
+
+        If it is cancelled they are closed too, but have not ended yet.
+        """
         lines = list(self.lines.values())
         self.lines.clear()
-        for line in lines:
-            if line.opening is not None:
-                line.opening.cancel()
-                await asyncio.gather(line.opening, return_exceptions=True)
+        openings = [line.opening for line in lines if line.opening is not None]
+        for opening in openings:
+            opening.cancel()
         open_ones = [line.connection for line in lines if line.connection is not None]
-        await asyncio.gather(*(connection.close() for connection in open_ones))
+        for connection in open_ones:
+            connection.abort()
+        await asyncio.gather(*openings, return_exceptions=True)
+        for connection in open_ones:
+            await connection.close()
 
     def close_others(self, current: Collection[Address]) -> None:
         """Close connections to all other addresses."""
@@ -102,7 +108,7 @@ class Connections:
         try:
             return await first_success(
                 [partial(self.to, address, Lane.SHARED) for address in addresses],
-                next_after_s=min(_NEXT_NODE_SECONDS, self._timeout_s * _NEXT_NODE_SHARE),
+                next_after_s=min(NEXT_NODE_SECONDS, self._timeout_s * _NEXT_NODE_SHARE),
             )
         except AllFailed as failed:
             errors = failed.errors

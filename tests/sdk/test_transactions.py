@@ -13,6 +13,7 @@ from tidelog import (
     Consumer,
     ConsumerRecord,
     Delivery,
+    EncodedRecords,
     GroupMetadata,
     OffsetAndMetadata,
     Producer,
@@ -29,6 +30,7 @@ from tidelog.errors import (
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
+from tidelog_core.records.codecs import CompressionType
 
 from tests.sdk.committed_records import (
     await_markers,
@@ -335,6 +337,27 @@ async def test_transaction_that_takes_too_long_is_aborted(
                 await producer.send(topic, b"next", partition=0)
             expected = ["next"]
     assert values(await read_all(broker, topic)) == expected
+
+
+@on_every_broker
+async def test_transaction_of_a_producer_that_fails_within_it_is_not_committed(
+    broker: TransactionalBroker, topic: str, name: str
+) -> None:
+    """The records that were written before were committed, without the others."""
+    impossible = EncodedRecords(b"", CompressionType.NONE, 1 << 40, 0, 0)
+
+    async def attempt() -> None:
+        async with (
+            Producer(broker.address, transactional_id=name) as producer,
+            producer.transaction(),
+        ):
+            await producer.send_and_wait(topic, b"before", partition=0)
+            await producer.send_encoded((topic, 0), impossible)
+
+    with pytest.raises((TransactionAborted, ClientClosed)):
+        await attempt()
+    await await_markers(broker, topic)
+    assert values(await read_all(broker, topic)) == []
 
 
 # -- consuming, transforming, producing --

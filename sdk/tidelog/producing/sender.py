@@ -262,12 +262,21 @@ class Sender:
         except TidelogError as error:
             self._on_failure(node_id, sent, error)
             return
+        except asyncio.CancelledError:
+            # The bytes are with the connection: sent again, the records would be written twice.
+            self._on_unanswered_sent(node_id, sent)
+            raise
+        self._on_unanswered_sent(node_id, sent)
+        self._accumulator.note_answers()
+        self.wake()  # More batches of the partitions may wait, one is in flight at a time.
+
+    def _on_unanswered_sent(
+        self, node_id: int, sent: list[tuple[PartitionQueue, ProducerBatch]]
+    ) -> None:
         self._release_request(node_id)
         for queue, batch in sent:
             queue.in_flight.remove(batch)
             self._outcomes.succeed(queue, batch, -1, NO_TIMESTAMP)
-        self._accumulator.note_answers()
-        self.wake()  # More batches of the partitions may wait, one is in flight at a time.
 
     # -- answers --
 

@@ -7,6 +7,7 @@ loop once for many of them, because a switch between threads costs more than a r
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import threading
 from collections import deque
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tidelog.arrow.send_columns import ArrowStreamable
 
 HANDED_OVER_MAX = 10_000  # records between callers and the loop
+# For the records of a producer that is open when the program ends.
+EXIT_SECONDS_MAX = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -242,6 +245,7 @@ class SyncProducer(SyncClient[RecordWriter]):
     def __init__(self, client: RecordWriter) -> None:
         super().__init__(client)
         self._handover = _Handover(client, self.thread)
+        _open.add(self)
 
     def send(
         self,
@@ -292,6 +296,10 @@ class SyncProducer(SyncClient[RecordWriter]):
 
         self.thread.run(flush())
 
+    def _close(self, *, has_failed: bool) -> None:
+        super()._close(has_failed=has_failed)
+        _open.discard(self)
+
     def _end(self, *, has_failed: bool) -> Coroutine[Any, Any, None]:
         del has_failed
 
@@ -304,3 +312,31 @@ class SyncProducer(SyncClient[RecordWriter]):
             await self._handover.wait_until_empty()  # The rest is refused, which takes no time.
 
         return end()
+
+    def send_rest(self) -> None:
+        """Send what the program has left behind at its end, within ``EXIT_SECONDS_MAX``."""
+
+        async def send() -> None:
+            try:
+                async with asyncio.timeout(EXIT_SECONDS_MAX):
+                    await self._handover.wait_until_empty()
+                    await self.client.flush()
+            except TimeoutError:
+                logger.warning(
+                    "records were not sent, close the producer before the program ends",
+                    extra={"timeout_s": EXIT_SECONDS_MAX},
+                )
+
+        if self.thread.is_running:
+            self.thread.run(send())
+
+
+_open: set[SyncProducer] = set()
+
+
+def _send_rest() -> None:
+    for producer in list(_open):
+        producer.send_rest()
+
+
+atexit.register(_send_rest)

@@ -33,7 +33,7 @@ from tidelog.producing.record_checks import (
     checked_size_bytes,
     checked_timestamp_ms,
 )
-from tidelog.producing.sender import Sender
+from tidelog.producing.sender_task import SenderTask
 from tidelog.producing.transactions import Transaction, Transactions
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class RecordWriter(Client):
         self._accumulator = Accumulator(options)
         self._transactions: Transactions | None = None
         if options.transactional_id is not None:
-            self._transactions = Transactions(
-                cluster, self._accumulator, options, self._wake_sender
-            )
+            self._transactions = Transactions(cluster, self._accumulator, options, self._wake)
         self._known = KnownTopics(
             cluster,
             make_partitioner,
@@ -74,11 +72,14 @@ class RecordWriter(Client):
             timeout_s=options.max_block_ms / 1000,
         )
         self._topics = self._known.by_name  # which ``send`` looks at for every record
-        self._sender: Sender | None = None
-        self._sender_task: asyncio.Task[None] | None = None
+        # Without its topics ``send`` looks whether the sender runs.
+        self._sending = SenderTask(
+            cluster, self._accumulator, options, self._transactions, self._topics.clear
+        )
         self._starting: asyncio.Lock = asyncio.Lock()
         self._clock_s: Callable[[], float] = time.monotonic  # replaced by the loop's clock
-        self._failure: ClientClosed | None = None  # the fault of ours that ended the sender
+        self._has_filled = False  # A batch is full, and the sender has had no turn since.
+        self._yielding_count = 0  # callers that give it one
         self._is_closed = False
 
     async def start(self) -> None:
@@ -90,17 +91,13 @@ class RecordWriter(Client):
         """
         async with self._starting:
             self._check_open()
-            if self._sender_task is None:
+            if not self._sending.has_begun:
                 await self._cluster.start(auto_create_topics=True)
                 if self._transactions is not None:
                     await self._transactions.init()
-                loop = asyncio.get_running_loop()
-                self._clock_s = loop.time
-                self._sender = Sender(
-                    self._cluster, self._accumulator, self._options, self._transactions
-                )
-                self._sender_task = loop.create_task(self._sender.run())
-                self._sender_task.add_done_callback(self._on_sender_ended)
+                self._check_open()  # It may have been closed meanwhile.
+                self._clock_s = asyncio.get_running_loop().time
+            self._sending.run()
 
     async def send(
         self,
@@ -167,8 +164,23 @@ class RecordWriter(Client):
     async def _append(
         self, state: KnownTopic, queue: PartitionQueue, record: Record, size_bytes: int
     ) -> Delivery:
-        """Add a record that starts a batch, or fills one, or has to wait for room."""
+        """Add a record that starts a batch, or fills one, or has to wait for room.
+
+        Nothing is waited for once it is added: a caller that is cancelled could not know of it.
+        """
+        self._cluster.check_loop()
         accumulator = self._accumulator
+        if self._has_filled or self._yielding_count:
+            # Without this, callers that never wait would keep the sender from running. Those that
+            # come meanwhile wait too: they stay in their order.
+            self._has_filled = False
+            self._yielding_count += 1
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self._yielding_count -= 1
+            self._check_open()
+            self._check_sendable()
         if not accumulator.has_room(size_bytes):
             await self._wait_for_room(size_bytes)
             self._check_sendable()  # It may have ended during the wait.
@@ -176,12 +188,10 @@ class RecordWriter(Client):
             queue, record, size_bytes, self._clock_s()
         )
         if is_new or has_filled:
-            assert self._sender is not None
-            self._sender.wake()
+            self._sending.wake()
             if has_filled:
                 state.partitioner.on_batch_filled(state.partition_count)
-                # Without this, a caller that never waits would keep the sender from running.
-                await asyncio.sleep(0)
+                self._has_filled = True
         return delivery
 
     def _new_queue(self, state: KnownTopic, partition: int) -> PartitionQueue:
@@ -233,8 +243,7 @@ class RecordWriter(Client):
             await self._wait_for_room(encoded.size_bytes)
         self._check_sendable()  # It may have ended during a wait.
         delivery = self._accumulator.append_encoded(queue, encoded, self._clock_s())
-        assert self._sender is not None
-        self._sender.wake()
+        self._sending.wake()
         return delivery
 
     async def send_table(
@@ -334,7 +343,7 @@ class RecordWriter(Client):
 
         Does not raise the errors of failed records: their deliveries do.
         """
-        await self._accumulator.flush(self._wake_sender)
+        await self._accumulator.flush(self._sending.wake)
 
     async def partitions_for(self, topic: str) -> int:
         """Return the number of the topic's partitions."""
@@ -352,6 +361,9 @@ class RecordWriter(Client):
             return
         self._is_closed = True
         self._topics.clear()  # So ``send`` refuses: what it took now might have no outcome.
+        if self._cluster.is_elsewhere:
+            await self._cluster.close()
+            return
         try:
             async with asyncio.timeout(timeout_s):
                 if self._transactions is not None:
@@ -360,11 +372,11 @@ class RecordWriter(Client):
         except TimeoutError:
             pass
         finally:
-            if self._sender_task is not None:
-                self._sender_task.cancel()
-                await asyncio.gather(self._sender_task, return_exceptions=True)
-            self._accumulator.fail_all(ClientClosed("the producer was closed"))
-            await self._cluster.close()
+            try:
+                await self._sending.end()
+            finally:  # Also if the call is cancelled just then.
+                self._accumulator.fail_all(ClientClosed("the producer was closed"))
+                await self._cluster.close()
 
     @property
     def delivery_timeout_s(self) -> float:
@@ -373,21 +385,12 @@ class RecordWriter(Client):
 
     # -- internals --
 
-    def _on_sender_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # Nothing would send the records, nor let them expire.
-            self._failure = ClientClosed(f"the producer has failed: {error!r}")
-            self._failure.__cause__ = error
-            self._topics.clear()
-            self._accumulator.fail_all(self._failure)
-
-    def _wake_sender(self) -> None:
-        if self._sender is not None:
-            self._sender.wake()
+    def _wake(self) -> None:
+        self._sending.wake()
 
     def _check_open(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self._sending.failure is not None:
+            raise self._sending.failure
         if self._is_closed:
             raise ClientClosed("the producer is closed")
 
@@ -401,7 +404,7 @@ class RecordWriter(Client):
         self._check_open()
         if not isinstance(topic, str):
             raise InvalidRequest(f"a topic must be a str, is {type(topic).__name__}")
-        if self._sender_task is None:
+        if not self._sending.is_running:
             await self.start()
         return await self._known.current(topic, partition)
 
@@ -412,8 +415,7 @@ class RecordWriter(Client):
         )
 
     async def _wait_for_room(self, size_bytes: int) -> None:
-        assert self._sender is not None
-        self._sender.wake()
+        self._sending.wake()
         await self._accumulator.wait_for_room(
             size_bytes, timeout_s=self._options.max_block_ms / 1000
         )
