@@ -171,7 +171,7 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
         rows = RunRows(state.partition, run, offsets, include_headers=include_headers)
         batches = rows.next()
     except BaseException:
-        state.rewind()  # The next fetch may return valid bytes.
+        state.reject()
         raise
     if rows.bad_offset is not None:  # The rows before it come first, as from ``poll``.
         state.position, state.last_epoch = rows.bad_offset, run.last_epoch

@@ -70,10 +70,17 @@ class AssignmentCalls(ConsumerParts):
         self._fetcher.wake()
 
     async def unsubscribe(self) -> None:
-        """Leave the group, or drop the partitions assigned by hand."""
+        """Leave the group, or drop the partitions assigned by hand.
+
+        Raises ``InvalidRequest`` in a rebalance listener.
+        """
+        self._check_caller()
         self._life.begin_poll()
-        await self._leave()
-        self._positions.replace(())
+        try:
+            await self._leave()
+        finally:
+            # Also if it is cancelled: without the group they would be read as if assigned by hand.
+            self._positions.replace(())
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics; for a ``SubscriptionPattern``, the assigned ones."""

@@ -43,7 +43,7 @@ from tidelog.wire.requests import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 logger = logging.getLogger(__name__)
 
-_JOIN_LAPSE_S = 5.0  # The coordinator may use all of the rebalance timeout before it answers.
+JOIN_LAPSE_S = 5.0  # The coordinator may use all of the rebalance timeout before it answers.
 _QUICK_JOINS_MAX = 3
 # Answers to a member that the group has removed.
 _LOST = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
@@ -192,6 +192,7 @@ class ClassicMembership(Membership):
                 if code not in _REJOIN_AT_ONCE or quick_count > _QUICK_JOINS_MAX:
                     await asyncio.sleep(backoff.next_s())
         await self._complete(assigned)
+        self._failures.reset()
 
     async def _prepare(self) -> None:
         owned = self._member.owned()
@@ -337,5 +338,5 @@ class ClassicMembership(Membership):
     def _rebalance_timeout_s(self) -> float:
         return max(
             self._cluster.request_timeout_s,
-            self._options.max_poll_interval_ms / 1000 + _JOIN_LAPSE_S,
+            self._options.max_poll_interval_ms / 1000 + JOIN_LAPSE_S,
         )

@@ -166,6 +166,7 @@ class ConsumerMembership(Membership):
         self._has_lost_join = False
         self._acknowledged = state
         self._backoff.reset()
+        self._failures.reset()
         self._on_answer(response)
 
     async def _member_state(self) -> _MemberState:
@@ -235,6 +236,7 @@ class ConsumerMembership(Membership):
             )
             return
         self._error = error
+        self._put_off()
         self._lose(code)
 
     def _set_generation(self, generation: int) -> None:

@@ -17,7 +17,7 @@ from tidelog.consuming.locating import Locator
 from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import PartitionState, Positions
 from tidelog.consuming.subscription import Subscription
-from tidelog.errors import ClientClosed, TidelogError
+from tidelog.errors import ClientClosed, InvalidRequest, TidelogError
 from tidelog.given_values import partition_of
 from tidelog.options import ConsumerOptions
 
@@ -75,24 +75,34 @@ class ConsumerParts(Client):
     async def close(self, *, has_failed: bool = False) -> None:
         """Commit (if automatic), leave the group and close the connections. Idempotent.
 
-        With ``has_failed`` the current records do not count as processed.
+        With ``has_failed`` the current records do not count as processed. Raises ``InvalidRequest``
+        in a rebalance listener.
         """
         if self._is_closed:
             return
+        self._check_caller()
         self._is_closed = True
+        if self._cluster.is_elsewhere:
+            await self._cluster.close()
+            return
         self._changed.set()
         try:
             if self._tasks:
                 self._life.begin_poll(are_records_processed=not has_failed)
                 await self._leave()
         finally:
-            await self._locator.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._positions.replace(())
-            await self._fetcher.close()
-            await self._cluster.close()
+            try:
+                await self._end_tasks()
+            finally:  # Also if the call is cancelled just then.
+                self._positions.replace(())
+                await self._cluster.close()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._locator.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fetcher.close()
 
     async def __aexit__(
         self,
@@ -145,7 +155,12 @@ class ConsumerParts(Client):
         task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (failure := task.exception()) is not None:
+        if task.cancelled():
+            # The program has cancelled every task, or its event loop ends.
+            failure: BaseException | None = ClientClosed("the consumer's tasks were cancelled")
+        else:
+            failure = task.exception()
+        if failure is not None and not self._is_closed:
             self._failure = failure
             self._changed.set()
 
@@ -160,11 +175,19 @@ class ConsumerParts(Client):
                     self._changed.set()
                 await self._membership.on_metadata()
 
+    def _check_caller(self) -> None:
+        """Raise ``InvalidRequest`` in a listener's call: leaving would wait for its end."""
+        if self._membership is not None and self._membership.is_rebalanced_by_caller:
+            raise InvalidRequest(
+                "a rebalance listener cannot close or unsubscribe its consumer: do so behind the"
+                " poll, or in another task"
+            )
+
     async def _leave(self) -> None:
         membership, self._membership = self._membership, None
         if membership is not None:
-            await membership.stop()
             try:
+                await membership.stop()
                 await self._life.revoke(self._life.owned(), is_lost=membership.is_lost)
             finally:
                 assert self._commits is not None

@@ -137,6 +137,7 @@ class FetchAnswers:
             self._retry_later(state)
         else:
             state.error = error_for(code, None, about=state.partition)
+            self._retry_later(state)  # A program may poll on after each error.
         return True
 
     def _add_chunk(self, state: PartitionState, answer: Any) -> None:
@@ -159,6 +160,7 @@ class FetchAnswers:
                 )
         except TidelogError as error:
             state.error = error
+            self._retry_later(state)
             return
         state.chunks.append(chunk)
         state.fetch_position = chunk.next_offset

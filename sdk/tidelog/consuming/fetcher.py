@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _QUICK_MAX = 3
 # The part of ``fetch_max_wait_ms`` after which an answer has waited: clocks differ a little.
 _WAITED_SHARE = 0.9
-_CLOSE_S = 1.0  # A node that does not answer by then keeps its session until it expires.
+SESSION_CLOSE_S = 1.0  # A node that does not answer by then keeps its session until it expires.
 
 
 class Fetcher:
@@ -102,7 +102,7 @@ class Fetcher:
             connection = self._cluster.open_connection_to(node_id, lane)
             if connection is not None:
                 with suppress(TidelogError):  # Then the session expires at the node.
-                    await fetches.close(connection, timeout_s=_CLOSE_S)
+                    await fetches.close(connection, timeout_s=SESSION_CLOSE_S)
                 return
 
     def _start_fetches(self, now_s: float) -> None:
@@ -111,16 +111,7 @@ class Fetcher:
         if buffered >= self._options.prefetch_bytes_max:
             return  # The next poll wakes this task.
         for state in self._positions:
-            if (
-                state.is_paused
-                or state.position == UNKNOWN
-                or state.error is not None
-                or state.buffered_size_bytes >= self._options.max_partition_fetch_bytes
-            ):
-                continue
-            if state.retry_at_s > now_s:
-                if state.retry_at_s < math.inf:
-                    self._wake_at(state.retry_at_s)
+            if not self._is_wanted(state, now_s):
                 continue
             leader = self._cluster.leader(state.partition)
             if leader is None:
@@ -145,6 +136,21 @@ class Fetcher:
             for state, ticket in tickets.items():
                 state.fetching = ticket
             self._spawn(self._fetch(node_id, lane, tickets))
+
+    def _is_wanted(self, state: PartitionState, now_s: float) -> bool:
+        """Whether more of the partition is to be fetched now; if later, wakes the task then."""
+        if (
+            state.is_paused
+            or state.position == UNKNOWN
+            or state.error is not None
+            or state.buffered_size_bytes >= self._options.max_partition_fetch_bytes
+        ):
+            return False
+        if state.is_damaged:  # A program may poll on after each error.
+            state.is_damaged, state.retry_at_s = False, now_s + RETRIED_S
+        if now_s < state.retry_at_s < math.inf:
+            self._wake_at(state.retry_at_s)
+        return state.retry_at_s <= now_s
 
     def _node_for(self, state: PartitionState, leader: PartitionInfo, now_s: float) -> int:
         if state.read_replica is not None:

@@ -42,6 +42,9 @@ class Locator:
         self._on_located = on_located
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        # A program may poll on after every error: nodes are not asked as fast as it does.
+        self._failures = cluster.backoff()
+        self._may_start_s = 0.0
 
     def start(self) -> None:
         """Start the search if a partition has no position and no search is running.
@@ -64,29 +67,40 @@ class Locator:
         return [s for s in self._positions if s.position == UNKNOWN and s.error is None]
 
     async def _run(self) -> None:
-        backoff = self._cluster.backoff()
+        loop = asyncio.get_running_loop()
         try:
-            while states := self._unlocated():
-                try:
-                    failure = await self._locate(states)
-                except TidelogError as error:
-                    failure = error
-                if failure is None:
-                    backoff.reset()
-                elif failure.retriable:
-                    logger.info("no position yet, will retry", extra={"reason": str(failure)})
-                    self._cluster.invalidate()
-                    await asyncio.sleep(backoff.next_s())
-                else:
-                    for state in states:
-                        if state.position == UNKNOWN:
-                            state.error = failure
+            if (wait_s := self._may_start_s - loop.time()) > 0:
+                await asyncio.sleep(wait_s)
+            await self._locate_all()
+            if any(state.error is not None for state in self._positions):
+                self._may_start_s = loop.time() + self._failures.next_s()
+            else:
+                self._failures.reset()
         except Exception as error:
             # Each poll would begin the search again, and it would fail again.
             self._failure = error
         finally:
             self._task = None
             self._on_located()
+
+    async def _locate_all(self) -> None:
+        """Return once every partition has a position or an error."""
+        backoff = self._cluster.backoff()
+        while states := self._unlocated():
+            try:
+                failure = await self._locate(states)
+            except TidelogError as error:
+                failure = error
+            if failure is None:
+                backoff.reset()
+            elif failure.retriable:
+                logger.info("no position yet, will retry", extra={"reason": str(failure)})
+                self._cluster.invalidate()
+                await asyncio.sleep(backoff.next_s())
+            else:
+                for state in states:
+                    if state.position == UNKNOWN:
+                        state.error = failure
 
     async def _locate(self, states: list[PartitionState]) -> TidelogError | None:
         """Set the positions that can be found; return a failure if some are missing."""

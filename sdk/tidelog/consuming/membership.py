@@ -31,7 +31,7 @@ from tidelog.wire.requests import Api
 
 logger = logging.getLogger(__name__)
 
-_LEAVE_TIMEOUT_S = 5.0
+LEAVE_TIMEOUT_S = 5.0
 
 
 class Member(Protocol):
@@ -97,6 +97,9 @@ class Membership(ABC):
         self._polled_s: float | None = (
             None  # when the last poll ended, in loop time; None during a poll
         )
+        # A program may poll on after every error: the group is not asked as fast as it does.
+        self._failures = cluster.backoff()
+        self._may_start_s = 0.0  # loop time before which no rebalance starts
 
     # -- called by the consumer --
 
@@ -118,6 +121,11 @@ class Membership(ABC):
             self._heartbeats.add_done_callback(self._on_heartbeats_ended)
         if self._is_rebalance_due:
             self._start_rebalance()
+
+    @property
+    def is_rebalanced_by_caller(self) -> bool:
+        """Whether the running task is the rebalance, in which listeners are called."""
+        return self._rebalancing is not None and self._rebalancing is asyncio.current_task()
 
     def on_poll_end(self) -> None:
         """Note that the application is processing records."""
@@ -203,11 +211,16 @@ class Membership(ABC):
 
     async def _send_leave(self, api: Api, request: object) -> None:
         try:
-            await self._coordinator.request(api, request, timeout_s=_LEAVE_TIMEOUT_S)
-        except TidelogError as error:
+            # Also the search for the coordinator, and a connection to it, are within that time.
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._coordinator.request(api, request)
+        except (TidelogError, TimeoutError) as error:
             logger.info(
                 "could not leave the group, the session will expire",
-                extra={"group_id": self._coordinator.group_id, "reason": str(error)},
+                extra={
+                    "group_id": self._coordinator.group_id,
+                    "reason": str(error) or f"no answer within {LEAVE_TIMEOUT_S:g} s",
+                },
             )
 
     def _lose(self, code: ErrorCode) -> None:
@@ -219,6 +232,7 @@ class Membership(ABC):
         self._request_rebalance(code.name)
 
     def _fail(self, error: BaseException) -> None:
+        self._put_off()
         # Without heartbeats the group gives our partitions to others: rejoin first.
         self._is_stable = False
         self._is_rebalance_due = True
@@ -240,12 +254,23 @@ class Membership(ABC):
         self._is_rebalance_due = True
         self._member.notify()
 
+    def _put_off(self) -> None:
+        """Have the next rebalance wait if this is not the first failure, and longer each time."""
+        is_first, wait_s = self._failures.failure_count == 0, self._failures.next_s()
+        self._may_start_s = asyncio.get_running_loop().time() + (0.0 if is_first else wait_s)
+
     def _start_rebalance(self) -> None:
         """Start it, unless one is under way."""
         if self._rebalancing is None and not self._is_stopped:
             self._is_rebalance_due = False
-            self._rebalancing = asyncio.get_running_loop().create_task(self._rebalance())
+            self._rebalancing = asyncio.get_running_loop().create_task(self._rebalance_in_time())
             self._rebalancing.add_done_callback(self._on_rebalanced)
+
+    async def _rebalance_in_time(self) -> None:
+        wait_s = self._may_start_s - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        await self._rebalance()
 
     def _on_rebalanced(self, task: asyncio.Task[None]) -> None:
         self._rebalancing = None

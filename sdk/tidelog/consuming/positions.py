@@ -31,6 +31,7 @@ class PartitionState:
         "fetching",
         "high_watermark",
         "index",
+        "is_damaged",
         "is_held",
         "is_paused",
         "last_epoch",
@@ -72,6 +73,7 @@ class PartitionState:
         self.end_offset = UNKNOWN  # the last known end of readable records
         self.read_replica: tuple[int, float] | None = None  # node, until this loop time
         self.retry_at_s = 0.0
+        self.is_damaged = False  # Fetched bytes were no records: the next fetch waits a little.
         self.reset_at_s = -math.inf  # loop time of the last reset of a position out of range
         self.error: TidelogError | None = None  # Raised by the next poll.
 
@@ -107,6 +109,11 @@ class PartitionState:
         self.fetch_position, self.fetch_epoch = self.position, self.last_epoch
         self._drop()
 
+    def reject(self) -> None:
+        """Drop the prefetched records, which are damaged: the next fetch may return valid bytes."""
+        self.rewind()
+        self.is_damaged = True
+
     def mark_validated(self, leader_epoch: int) -> None:
         """Continue under this leader: its log contains all that was fetched before."""
         if leader_epoch != self.leader_epoch:
@@ -133,7 +140,7 @@ class PartitionState:
             try:
                 self.records, self.run_end, self.run_epoch = chunk.next_batch(self.position)
             except TidelogError:
-                self.rewind()  # The next fetch may return valid bytes.
+                self.reject()
                 raise
             self.index = 0
             if not chunk:

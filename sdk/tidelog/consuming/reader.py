@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +13,7 @@ from tidelog.cluster import Cluster
 from tidelog.consuming.assignment_calls import AssignmentCalls
 from tidelog.consuming.position_calls import PositionCalls
 from tidelog.consuming.positions import PartitionState
+from tidelog.consuming.record_iterator import RecordIterator
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.consuming.value_decoding import ValueDecoding, check_decoder
 from tidelog.errors import InvalidRequest, needing_arrow
@@ -41,7 +42,8 @@ class RecordReader(AssignmentCalls, PositionCalls):
     async def close(self, *, has_failed: bool = False) -> None:
         """Commit (if automatic), leave the group and close the connections. Idempotent.
 
-        With ``has_failed`` the current records do not count as processed.
+        With ``has_failed`` the current records do not count as processed. Raises ``InvalidRequest``
+        in a rebalance listener.
         """
         try:
             await super().close(has_failed=has_failed)
@@ -130,11 +132,14 @@ class RecordReader(AssignmentCalls, PositionCalls):
                 state.safe_position = safe_position
                 self._fetcher.wake()
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield records one by one, until the caller stops."""
-        return self._iterate()
+    def __aiter__(self) -> RecordIterator:
+        """Yield records one by one, until the caller stops.
 
-    async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
+        A wait for a record may be cancelled: the next one goes on.
+        """
+        return RecordIterator(self._iterate)
+
+    async def _iterate(self) -> AsyncGenerator[ConsumerRecord, None]:
         while True:
             for record in self.hand_out_run(await self.next_run()):
                 yield record

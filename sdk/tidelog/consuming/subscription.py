@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -128,7 +129,19 @@ class Subscription:
 async def call(
     callback: Callable[[Collection[TopicPartition]], Any], partitions: Collection[TopicPartition]
 ) -> None:
-    """Call a listener's method and await it if it is async."""
-    result = callback(frozenset(partitions))
-    if inspect.isawaitable(result):
-        await result
+    """Call a listener's method and await it if it is async.
+
+    Raises ``InvalidRequest`` if it raises ``CancelledError`` and nobody has cancelled this task, as
+    when it awaits a task of its own that it has cancelled. The rebalance would end in silence.
+    """
+    try:
+        result = callback(frozenset(partitions))
+        if inspect.isawaitable(result):
+            await result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise InvalidRequest(
+            "the rebalance listener raised CancelledError: it awaits a task that was cancelled"
+        ) from error
