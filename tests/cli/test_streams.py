@@ -57,6 +57,23 @@ def test_a_reader_that_is_gone_ends_the_command_in_silence(environ: dict[str, st
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize("output", ["> /dev/full", "| true"], ids=["full", "gone"])
+def test_records_of_a_group_that_were_not_printed_are_read_again(
+    bootstrap: str, environ: dict[str, str], output: str
+) -> None:
+    """They were committed, and no member of the group ever saw them."""
+    topic = f"unprinted-{len(output)}"
+    called("produce", topic, bootstrap=bootstrap, given=b"1\n2\n3\n")
+    line = (
+        f"tidelog consume {topic} -b {bootstrap} --group {topic} --from-beginning --max-messages 3"
+        " --timeout 60"
+    )
+    # The reader has gone before there is anything to read.
+    _shell(f"(sleep 1; {line}) {output}", environ)
+    done = _shell(line, environ)
+    assert (done.returncode, done.stdout) == (0, b"1\n2\n3\n")
+
+
 def test_a_closed_stdin_is_an_empty_one(bootstrap: str, environ: dict[str, str]) -> None:
     called("topic", "create", "closed-stdin", bootstrap=bootstrap)
     done = _shell(f"tidelog produce closed-stdin -b {bootstrap} <&-", environ)

@@ -211,7 +211,12 @@ async def _started(reading: _Reading) -> AsyncIterator[Consumer]:
             consumer.assign(partitions)
             for partition, offset in offsets.items():
                 consumer.seek(partition, offset)
-        yield consumer
+        try:
+            yield consumer
+        except BaseException:
+            # What it has polled last was not printed, or not all of it: it is not committed.
+            await consumer.close(has_failed=True)
+            raise
 
 
 async def _partitions(cluster: Cluster, reading: _Reading) -> list[TopicPartition]:
