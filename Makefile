@@ -138,6 +138,7 @@ docs: $(STAMP)  ## generate the pages of docs that are made from code
 	$(BIN)/python -m tools.error_reference
 	$(BIN)/python -m tools.alert_reference
 	$(BIN)/python -m tools.limit_reference
+	$(BIN)/python -m tools.timeout_reference
 	$(BIN)/python -m tools.dashboard
 
 site: $(STAMP)  ## build the documentation as a site, into .cache/site

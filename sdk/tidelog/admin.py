@@ -34,7 +34,10 @@ class Admin(EveryCall):
         Raises ``InvalidConfig`` with all problems.
         """
         client = client_options(bootstrap_servers, settings, Admin)
-        check(client, others=number_problems("timeout_ms", timeout_ms))
+        problems = number_problems("timeout_ms", timeout_ms)
+        if not problems and timeout_ms <= 0:
+            problems = [f"timeout_ms must be above zero, is {timeout_ms}"]
+        check(client, others=problems)
         super().__init__(Cluster(client), timeout_ms)
 
     def sync(self) -> SyncAdmin:

@@ -2,6 +2,7 @@
 
 Each field documents an option and its values. Options that all clients have get their
 defaults here, the others in the signatures of ``Producer``, ``Consumer`` and ``Admin``.
+``docs/timeouts.md`` has those that are times, and what follows once they have passed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
-from tidelog_core.records.batch import CompressionType
+from tidelog_core.records.codecs import LEVELS, CompressionType
 
 from tidelog.encodable import is_encodable
 from tidelog.errors import InvalidConfig
@@ -157,7 +158,19 @@ class ProducerOptions:
             )
         if self.is_idempotent:
             found += self._problems_of_idempotence()
-        return found
+        return found + self._problems_of_level()
+
+    def _problems_of_level(self) -> list[str]:
+        level, codec = self.compression_level, self.compression
+        if level is None or codec is CompressionType.NONE:
+            return []
+        if codec not in LEVELS:
+            return [f"{codec.name.lower()} has no compression_level; leave it out"]
+        levels, _ = LEVELS[codec]
+        if level in levels:
+            return []
+        first, last = levels[0], levels[-1]
+        return [f"compression_level of {codec.name.lower()} must be {first} to {last}, is {level}"]
 
     def _problems_of_idempotence(self) -> list[str]:
         found = []
@@ -214,6 +227,8 @@ class ConsumerOptions:
         ]
         for assignor in self.assignors:
             found += one_of("assignors", assignor, ASSIGNORS)
+        if self.fetch_max_wait_ms < 0:
+            found.append(f"fetch_max_wait_ms must not be negative, is {self.fetch_max_wait_ms}")
         if not self.assignors:
             found.append(f"assignors must name at least one of {', '.join(ASSIGNORS)}")
         if "cooperative-sticky" in self.assignors and len(self.assignors) > 1:

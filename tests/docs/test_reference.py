@@ -14,6 +14,7 @@ from tools import (
     cli_reference,
     error_reference,
     limit_reference,
+    timeout_reference,
 )
 
 
@@ -38,6 +39,10 @@ def test_the_page_of_alerts_is_up_to_date() -> None:
 
 def test_the_page_of_limits_is_up_to_date() -> None:
     assert limit_reference.PAGE.read_text() == limit_reference.limit_page()
+
+
+def test_the_page_of_timeouts_is_up_to_date() -> None:
+    assert timeout_reference.PAGE.read_text() == timeout_reference.timeout_page()
 
 
 async def test_the_page_of_apis_is_up_to_date(node: NodeProcess) -> None:

@@ -174,6 +174,8 @@ def test_servers_that_are_no_texts_are_refused(servers: object) -> None:
         (Producer, "value_serializer", "values are bytes: encode them"),
         (Consumer, "auto_offset_rest", "auto_offset_reset"),
         (Consumer, "group.id", "group_id"),
+        (Consumer, "consumer_timeout_ms", "poll(timeout_ms=…)"),
+        (Producer, "message.timeout.ms", "delivery_timeout_ms"),
         (Admin, "security_protocol", "ssl=ssl.create_default_context(), sasl=Sasl(…)"),
         (Admin, "request_timeout", "request_timeout_ms"),
         (scan_arrow, "isolation.level", "isolation_level"),
@@ -210,3 +212,34 @@ def test_security_of_other_types_is_refused_without_showing_a_secret() -> None:
         "sasl must be a Sasl or SaslToken",
     ]
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"compression": "gzip", "compression_level": 99},
+            "compression_level of gzip must be 1 to 9",
+        ),
+        ({"compression": "zstd", "compression_level": 23}, "compression_level of zstd must be"),
+        ({"compression": "snappy", "compression_level": 1}, "snappy has no compression_level"),
+    ],
+)
+def test_a_level_that_its_codec_does_not_have_is_refused(
+    options: dict[str, Any], problem: str
+) -> None:
+    """Every record failed, once it was to be sent."""
+    with pytest.raises(InvalidConfig, match=problem):
+        Producer("localhost:1", **options)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_a_limit_of_calls_that_ends_before_they_begin_is_refused(timeout_ms: int) -> None:
+    with pytest.raises(InvalidConfig, match="timeout_ms must be above zero"):
+        Admin("localhost:1", timeout_ms=timeout_ms)
+
+
+def test_a_fetch_waits_for_no_time_below_zero() -> None:
+    with pytest.raises(InvalidConfig, match="fetch_max_wait_ms must not be negative"):
+        Consumer("localhost:1", fetch_max_wait_ms=-1)
+    Consumer("localhost:1", fetch_max_wait_ms=0)
