@@ -131,6 +131,7 @@ class Commits:
             state.partition: state.to_commit(state.safe_position)
             for state in states
             if state.safe_position not in (UNKNOWN, self._last.get(state.partition))
+            and not self._is_of_deleted_topic(state)
         }
         if not offsets:
             return
@@ -143,6 +144,13 @@ class Commits:
                 "automatic commit failed",
                 extra={"group_id": self._coordinator.group_id, "reason": str(error)},
             )
+
+    def _is_of_deleted_topic(self, state: PartitionState) -> bool:
+        # The topic that has the name now has other records, and would get the offset.
+        topic = self._cluster.topics().get(state.partition.topic)
+        if topic is None or topic.error is ErrorCode.unknown_topic_or_partition:
+            return state.topic_id is not None
+        return None not in (state.topic_id, topic.topic_id) and state.topic_id != topic.topic_id
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
         """Drop these partitions: other members may commit for them from now on."""

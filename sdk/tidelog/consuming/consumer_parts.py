@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
@@ -15,11 +16,13 @@ from tidelog.consuming.fetcher import Fetcher
 from tidelog.consuming.group_life import GroupLife
 from tidelog.consuming.locating import Locator
 from tidelog.consuming.membership import Membership
-from tidelog.consuming.positions import PartitionState, Positions
+from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.subscription import Subscription
 from tidelog.errors import ClientClosed, InvalidRequest, TidelogError
 from tidelog.given_values import partition_of
 from tidelog.options import ConsumerOptions
+
+logger = logging.getLogger(__name__)
 
 
 class ConsumerParts(Client):
@@ -146,6 +149,7 @@ class ConsumerParts(Client):
         return self._positions.state(partition_of(partition))
 
     def _on_located(self) -> None:
+        self._compare_topic_ids()
         self._changed.set()
         self._fetcher.wake()
 
@@ -164,10 +168,32 @@ class ConsumerParts(Client):
             self._failure = failure
             self._changed.set()
 
+    def _compare_topic_ids(self) -> None:
+        """Look up positions again that are of a deleted topic, whose name another one has now.
+
+        The consumer would miss records: those of the new log below its position.
+        """
+        topics = self._cluster.topics()
+        for state in self._positions:
+            topic = topics.get(state.partition.topic)
+            if topic is None or topic.topic_id is None:
+                continue
+            known, state.topic_id = state.topic_id, topic.topic_id
+            if known not in (None, topic.topic_id) and state.position != UNKNOWN:
+                logger.warning(
+                    "topic was deleted and created again, will look up the position",
+                    extra={"partition": str(state.partition), "offset": state.position},
+                )
+                state.forget(None)
+                if self._commits is not None:
+                    self._commits.forget(frozenset({state.partition}))
+                self._changed.set()
+
     async def _watch(self) -> None:
         """Keep the metadata of our topics current and pass changes to the membership."""
         while True:
             await self._cluster.wait_for_news()
+            self._compare_topic_ids()
             self._cluster.want({state.partition.topic for state in self._positions})
             if self._membership is not None:
                 self._refusal = self._subscription.refusal(self._cluster)

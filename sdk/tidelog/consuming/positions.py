@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
+from uuid import UUID
 
 from tidelog_core.model import TopicPartition
 
@@ -47,11 +48,13 @@ class PartitionState:
         "run_epoch",
         "run_size_bytes",
         "safe_position",
+        "topic_id",
         "version",
     )
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        self.topic_id: UUID | None = None  # of the log that has the position; None: not known yet
         self.position = UNKNOWN
         self.safe_position = UNKNOWN  # The user has processed all records before it.
         self.last_epoch = UNKNOWN  # leader epoch of the last record before ``position``
