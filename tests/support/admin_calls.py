@@ -39,6 +39,8 @@ from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import load_contract
 from tidelog_functions.invocation import FunctionSettings
 
+from tests.support.waiting import SECONDS_MAX
+
 IDENTITY = {"iam": {"userArn": "arn:aws:iam::123456789012:user/admin", "userId": "AID"}}
 CALLER = "User:arn:aws:iam::123456789012:user/admin"
 CALLER_HOST = "203.0.113.7"
@@ -89,7 +91,7 @@ class Api:
         self.cluster = cluster
         self._api = AdminApi(cluster, load_contract(), requires_identity=True)
 
-    def send(self, event: object, *, seconds_max: float = 20) -> Answered:
+    def send(self, event: object, *, seconds_max: float = SECONDS_MAX) -> Answered:
         """Answer an event."""
         answer = self.runner.run(self._api.handle(event, seconds_max=seconds_max))
         return Answered(answer["statusCode"], json.loads(answer["body"]), answer["headers"])

@@ -25,6 +25,7 @@ from tidelog_functions.schemas import serving
 from tidelog_functions.schemas.serving import SchemasFunction
 
 from tests.support.admin_calls import CALLER, an_event
+from tests.support.waiting import SECONDS_MAX
 
 INT, TEXT = {"schema": '"int"'}, {"schema": '"string"'}
 WITH_ACLS = parse_config(NodeConfig, {"authorizer.class.name": "tidelog.acl"})
@@ -50,7 +51,7 @@ def opened(
 
         def ask(method: str, path: str, body: object = None, **more: Any) -> tuple[int, Any]:
             event = {**an_event(method, f"/schema-registry{path}", body), **more}
-            answer = runner.run(function.handle(event, seconds_max=20))
+            answer = runner.run(function.handle(event, seconds_max=SECONDS_MAX))
             assert answer["headers"]["content-type"].endswith("json")
             return answer["statusCode"], json.loads(answer["body"])
 
