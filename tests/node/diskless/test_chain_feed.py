@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tidelog_core import turns
@@ -20,8 +21,10 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.replication.follower_state import Append
 from tidelog_core.replication.leader.rules import ReplicationRules
+from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_node.diskless.feed import chain_feed, chain_joins, followed_objects
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.recovery.log_refill import LogRefill
@@ -60,6 +63,7 @@ class WatchedStore(MemoryObjectStore):
         self.lists = 0
         self.failures = 0
         self.gone: set[tuple[str, int]] = set()  # keys, and which of their requests find nothing
+        self.unlisted: Counter[str] = Counter()  # how many further listings lack a key
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         self.gets[key] += 1
@@ -72,9 +76,13 @@ class WatchedStore(MemoryObjectStore):
         self.read_bytes += len(data)
         return data
 
-    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[object]:
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         self.lists += 1
-        return super().list(prefix, start_after=start_after)
+        async for found in super().list(prefix, start_after=start_after):
+            if self.unlisted[found.key]:
+                self.unlisted[found.key] -= 1
+            else:
+                yield found
 
 
 class NoTier:
@@ -167,7 +175,8 @@ async def zone_of(
         yield zone
     finally:
         await zone.feeds.close()
-        zone.log.close()
+        if zone.replica.opened_log is not None:
+            zone.log.close()
 
 
 @pytest.fixture(autouse=True)
@@ -463,6 +472,38 @@ async def test_a_replica_joins_again_if_what_it_reads_is_collected_meanwhile(
     assert zone.store.gets[key] == 2 + 2 * len(gone)
     errors = [one for one in caplog.records if one.levelname == "ERROR"]
     assert len(errors) == error_count
+
+
+@pytest.mark.parametrize(("listings", "error_count"), [(1, 0), (2, 1), (3, 2)])
+async def test_a_replica_joins_again_if_objects_are_collected_before_the_chain_is_listed(
+    zone: Zone, caplog: pytest.LogCaptureFixture, listings: int, error_count: int
+) -> None:
+    """The tier was read before that. Offsets that are missing again need a person."""
+    zone.store.unlisted[wal_key(CLUSTER, zone.chained.chains[1].chain, 1)] = listings
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+    errors = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert len(errors) == error_count
+
+
+async def test_nothing_is_said_of_a_replica_whose_topic_is_deleted_while_it_joins(
+    zone: Zone, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, segments, dropped = zone.log, TierHistory.segments, asyncio.Event()
+
+    async def drop(history: TierHistory, topic_id: UUID, partition: int) -> TieredSegments:
+        zone.replica.drop()
+        zone.replica.let_go()
+        dropped.set()
+        return await segments(history, topic_id, partition)
+
+    monkeypatch.setattr(TierHistory, "segments", drop)
+    zone.tell()
+    await dropped.wait()
+    await asyncio.sleep(0.1)  # longer than a pause after a failure
+    assert [one for one in caplog.records if one.levelname in ("WARNING", "ERROR")] == []
+    log.close()
 
 
 async def test_a_damaged_slice_holds_up_its_own_replica_only(zone: Zone, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered
 
 from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, FedReplica, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import (
+    MissingOffsets,
     ReadChains,
     StoredSlice,
     WantedSlices,
@@ -116,7 +117,10 @@ class ChainJoins:
     def _note_broken(
         self, name: PartitionName, fed: FedReplica, error: TidelogError | OSError
     ) -> None:
-        if isinstance(error, MissingSlice) and name not in self._missed:
+        if not fed.is_current:  # Its topic was deleted, for example, and its log with it.
+            self._replicas.put_off([name], RETRY_SECONDS)
+            return
+        if isinstance(error, MissingSlice | MissingOffsets) and name not in self._missed:
             self._missed.add(name)
             self._replicas.put_off([name], RETRY_SECONDS)
             logger.info(

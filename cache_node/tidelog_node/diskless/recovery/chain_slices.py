@@ -352,6 +352,10 @@ def indexed_slice(
     )
 
 
+class MissingOffsets(CorruptObject):
+    """Chains lack offsets: they are lost, or the tier has had them since it was read."""
+
+
 def log_of(
     name: PartitionName,
     wanted: WantedSlices,
@@ -362,7 +366,7 @@ def log_of(
     """Return the partition's slices in order of offset, and where its log ends.
 
     Each epoch takes part up to where the next one begins: what a chain has above was never
-    acknowledged. Raises ``CorruptObject`` with the partition and the object before which offsets
+    acknowledged. Raises ``MissingOffsets`` with the partition and the object before which offsets
     are missing, or the chain that does not have them.
     """
     slices: list[StoredSlice] = []
@@ -374,14 +378,14 @@ def log_of(
             continue
         if one.base_offset > at:
             key = wal_key(cluster_id, one.chain, one.sequence)
-            raise CorruptObject(
+            raise MissingOffsets(
                 key, f"offsets [{at}, {one.base_offset}) of {name} are missing before it"
             )
         slices.append(one)
         at = one.end_offset
     last = wanted.chains[-1] if wanted.chains else None
     if last is not None and last.first_offset > at:
-        raise CorruptObject(
+        raise MissingOffsets(
             f"of chain {last.chain}",
             f"epoch {last.leader_epoch} of {name} begins at {last.first_offset}, and the chains"
             f" before it have its records up to {at}",
