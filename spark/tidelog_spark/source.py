@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 from tidelog_core.errors import InvalidConfig
 
+from tidelog_spark.error_hints import with_hint
 from tidelog_spark.options.read_options import ReadOptions, check_options, parse_options
 from tidelog_spark.schema import spark_schema
 
@@ -78,6 +79,7 @@ class TidelogReader(DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
+    @with_hint()
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each split."""
         from tidelog_spark.planning.table_planner import plan_read

@@ -16,6 +16,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_spark.error_hints import with_hint
 from tidelog_spark.options.first_node import wait_of_attempt_ms
 from tidelog_spark.options.read_options import ReadOptions
 from tidelog_spark.reading.reader_process import kept_store, settled
@@ -39,7 +40,8 @@ def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     options = of_attempt(options, 0 if context is None else context.attemptNumber())
     rows = _wanted_rows(options, split, partial(_opened, kept_store, options), is_kept=True)
-    return settled(rows)
+    with with_hint():
+        yield from settled(rows)
 
 
 def of_attempt(options: ReadOptions, attempt: int) -> ReadOptions:

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from tidelog.errors import InvalidConfig, TidelogError
 
+from tidelog_spark.error_hints import with_hint
 from tidelog_spark.options.first_node import REPEATED_MS
 from tidelog_spark.sink.clients import SinkNames
 from tidelog_spark.sink.columns import check_columns
@@ -69,6 +70,7 @@ class TidelogWriter(DataSourceArrowWriter):
         self._options = options
         self._names = SinkNames(options.write_id or str(uuid.uuid4()))
 
+    @with_hint()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
         """Write one task's rows."""
         from tidelog_spark.sink.task import write_whole_task  # It loads the compiler.
@@ -109,6 +111,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         """Spark makes one for every micro-batch, and another for its commit."""
         self._options = options
 
+    @with_hint()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Write one task's rows into a transaction."""
         from tidelog_spark.sink.task import write_stream_task  # It loads the compiler.
@@ -129,6 +132,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         )
         return TaskDone(query_id, run_id, written)
 
+    @with_hint()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch."""
         done = [message for message in messages if isinstance(message, TaskDone)]

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.model import TopicPartition
 
+from tidelog_spark.error_hints import with_hint
 from tidelog_spark.options.positions import Positions
 from tidelog_spark.options.read_options import ReadOptions
 from tidelog_spark.split_rows import task_rows
@@ -59,6 +60,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Make a reader for a task."""
         self.__init__(state["options"])  # type: ignore[misc]
 
+    @with_hint()
     def initialOffset(self) -> dict[str, object]:
         """Return the start of a new stream. Raises as ``StreamPlanner.initial``."""
         return {**self._planner.initial().to_json(), INITIAL: True}
@@ -71,6 +73,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @with_hint()
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next micro-batch; ``start`` itself if there is none yet."""
         positions = Positions.from_json(start)
@@ -91,10 +94,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         catalog = self._planner.catalog
         return None if catalog is None else _ends(catalog).to_json()
 
+    @with_hint()
     def prepareForTriggerAvailableNow(self) -> None:
         """Store the logs' current ends: the stream stops there."""
         self._until = _ends(self._planner.read_catalog(is_fresh=True))
 
+    @with_hint()
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[InputPartition]:

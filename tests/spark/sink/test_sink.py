@@ -113,6 +113,14 @@ def test_a_row_that_cannot_be_written_fails_the_write_and_leaves_nothing_open(sp
     assert open_transactions(address) == []
 
 
+def test_an_error_says_what_to_do(spark, address):
+    """Commands print an error's hint; a traceback has it too."""
+    topic = make_topic(address)
+    table = spark.range(1).selectExpr("cast(id as string) as value")
+    with pytest.raises(PythonException, match="hint: lower it, or raise"):
+        write(table, address, topic=topic, **{"kafka.transaction.timeout.ms": "2000000000"})
+
+
 @pytest.mark.slow
 def test_what_was_read_can_be_written_as_it_is(spark, address):
     """The columns of a read are those of a write."""
