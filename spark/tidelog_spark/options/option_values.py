@@ -9,6 +9,7 @@ import base64
 import binascii
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -190,7 +191,7 @@ def parse_keys(text: str) -> tuple[str, ...]:
     shape = f'must be a JSON list like ["a", "b"] of at most {KEYS_MAX} keys'
     try:
         keys = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(shape) from None
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError(shape)
@@ -221,19 +222,29 @@ def decode_base64(text: str) -> bytes:
 
 
 def json_object(text: str, shape: str) -> dict[str, object]:
-    """Return the JSON object, or raise ``ValueError(shape)``."""
+    """Return the JSON object, or raise ``ValueError(shape)``, or one that names a repeated key."""
+    repeated: list[str] = []
+
+    def distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        counts = Counter(name for name, _ in pairs)
+        repeated.extend(name for name, count in counts.items() if count > 1)
+        return dict(pairs)
+
     try:
-        parsed = json.loads(text)
-    except ValueError:
+        parsed = json.loads(text, object_pairs_hook=distinct)
+    except (ValueError, RecursionError):
         raise ValueError(shape) from None
+    if repeated:
+        raise ValueError(f"names {repeated[0]!r} twice, and only one of its values would count")
     if not isinstance(parsed, dict):
         raise ValueError(shape)
     return parsed
 
 
 def _positions(text: str, shape: str) -> Positions:
+    parsed = json_object(text, shape)
     try:
-        return Positions.from_json(json_object(text, shape))
+        return Positions.from_json(parsed)
     except ValueError:
         raise ValueError(shape) from None
 

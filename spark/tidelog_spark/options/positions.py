@@ -63,7 +63,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 
 def _partition(text: str) -> int:
-    if not text.isdecimal() or int(text) > INT32_MAX:
+    if not text.isdecimal() or int(text) > INT32_MAX or str(int(text)) != text:
         raise ValueError(f"{text!r} is not a partition")
     return int(text)
 

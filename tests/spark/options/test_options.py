@@ -107,6 +107,20 @@ def test_unknown_options_name_the_nearest_right_one(name, says):
     assert says in problem(**{name: "1"})
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"a": {"0": 1}, "a": {"0": 5}}', "it names 'a' twice"),
+        ('{"a": {"0": 1, "0": 5}}', "it names '0' twice"),
+        ('{"a": {"0": 1, "00": 5}}', "it must be 'earliest' or JSON like"),
+        ("[" * 100_000, "it must be 'earliest' or JSON like"),
+    ],
+    ids=["topic", "partition", "another spelling", "too deep"],
+)
+def test_offsets_of_which_one_would_count_are_refused(text, says):
+    assert says in problem(startingOffsets=text)
+
+
 def test_topics_are_selected_by_name_pattern_or_partition():
     assert parsed(subscribe=" b, a ,b").selection == Subscribe(("b", "a"))
     given = {**STORES, "assign": '{"b": [1, 0, 1], "a": [2]}'}
