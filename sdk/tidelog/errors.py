@@ -326,6 +326,8 @@ class TransactionAborted(TidelogError):
     def __init__(self, message: str, *, cause: TidelogError | None = None) -> None:
         super().__init__(message if cause is None else f"{message}: {cause}")
         self.cause = cause
+        if cause is not None:
+            self.hint = cause.hint
 
 
 class TransactionOutcomeUnknown(TidelogError):

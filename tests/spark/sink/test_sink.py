@@ -119,6 +119,12 @@ def test_an_error_says_what_to_do(spark, address):
     table = spark.range(1).selectExpr("cast(id as string) as value")
     with pytest.raises(PythonException, match="hint: lower it, or raise"):
         write(table, address, topic=topic, **{"kafka.transaction.timeout.ms": "2000000000"})
+    small = make_topic(address, **{"max.message.bytes": "2000"})
+    many = table.selectExpr("explode(sequence(1, 1000)) as value").selectExpr("string(value) value")
+    with pytest.raises(PythonException, match="hint: send smaller batches"):
+        write(many, address, topic=small)
+    write(many, address, topic=small, **{"kafka.batch.size": "1500"})
+    assert values(address, small) == list(range(1, 1001))
 
 
 @pytest.mark.slow
