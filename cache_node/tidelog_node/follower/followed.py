@@ -285,7 +285,6 @@ class FollowedPartitions:
         self, followed: Followed, fetch: ReplicaFetch, answer: FetchedPartition, room: TurnRoom
     ) -> memoryview | None:
         """Act on the answer; return the records for which there was no room."""
-        rest: memoryview | None = None
         replica, follower = followed.replica, followed.follower
         action = follower.on_answer(
             fetch,
@@ -303,31 +302,14 @@ class FollowedPartitions:
                 follower.on_heard(self._contact)
                 self._on_committed(replica, follower, action)
             case Append():
-                records = answer.records
-                if records is not None:
-                    info = _append(replica, records, room.limit)
-                    self._note_fruit(followed, info is not None and info.size_bytes > 0)
-                    if info is not None:
-                        room.note_append(info)
-                        if room.is_used_up and info.size_bytes < len(records):
-                            rest = records[info.size_bytes :]
+                rest = self._append_records(followed, answer.records, room)
                 replica.follow_leader(
                     high_watermark=action.high_watermark,
                     log_start_offset=action.log_start_offset,
                 )
+                return rest
             case Truncate():
-                log = replica.log
-                before = log.log_end_offset, log.leader_epoch
-                logger.info(
-                    "replica truncated",
-                    extra={
-                        "partition": str(replica.partition),
-                        "from": log.log_end_offset,
-                        "to": action.offset,
-                    },
-                )
-                log.truncate_to(action.offset)
-                self._note_fruit(followed, before != (log.log_end_offset, log.leader_epoch))
+                self._truncate(followed, action.offset)
             case AskOffsets():
                 self._start(followed, self._catch_up.find_start(replica, follower, fetch))
             case Ignore(must_wait=True):
@@ -336,7 +318,35 @@ class FollowedPartitions:
                     replica.notify_waiters()  # It may not be heard of for too long by now.
             case _:
                 pass
-        return rest
+        return None
+
+    def _append_records(
+        self, followed: Followed, records: memoryview | None, room: TurnRoom
+    ) -> memoryview | None:
+        """Append the records that the turn has room for, and return the others."""
+        if records is None:
+            return None
+        info = _append(followed.replica, records, room.limit)
+        self._note_fruit(followed, info is not None and info.size_bytes > 0)
+        if info is None:
+            return None
+        room.note_append(info)
+        has_rest = room.is_used_up and info.size_bytes < len(records)
+        return records[info.size_bytes :] if has_rest else None
+
+    def _truncate(self, followed: Followed, offset: int) -> None:
+        log = followed.replica.log
+        before = log.log_end_offset, log.leader_epoch
+        logger.info(
+            "replica truncated",
+            extra={
+                "partition": str(followed.replica.partition),
+                "from": log.log_end_offset,
+                "to": offset,
+            },
+        )
+        log.truncate_to(offset)
+        self._note_fruit(followed, before != (log.log_end_offset, log.leader_epoch))
 
     def _note_fruit(self, followed: Followed, has_changed: bool) -> None:
         """Note whether an answer that had something to apply has changed the log.

@@ -30,11 +30,12 @@ replica of, and decides whether it should act:
   takes no records, or it is stopping. It hands over to ISR members without a reason, takes over
   after them, and is not given leadership back as the preferred leader. It leads what no other
   broker can. If it cannot write the object store, that counts for diskless partitions alone.
-- A *diskless* partition is led by any live broker. Each broker computes the same heir (``heirs``),
-  and the heir writes its own takeover. The write only says who is to lead: it leads once it has
-  ended the chain before, and has entered the partition into its own.
-- So is a partition of the cluster's own topics whose replicas are all dead: where brokers come and
-  go with the load, none of them may ever come back (``LeaderElector.adopt``).
+- A *diskless* partition may be led by any live broker. Each broker computes the same heir
+  (``heirs``), and the heir writes its own takeover. The write only names the leader. It leads once
+  it has ended the former leader's chain, and has entered the partition into its own.
+- A partition of the cluster's own topics whose replicas are all dead may be led by any live broker
+  too: where brokers come and go with the load, none of its replicas may ever come back
+  (``LeaderElector.adopt``).
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.
@@ -140,14 +141,9 @@ class LeaderElector:
         if not self._is_vacant(partition, peers):
             self._vacant_since.pop(key, None)
             return None
-        if self._broker_id not in partition.replicas:
+        if self._broker_id not in partition.replicas or self._lacks(partition):
             return None
-        if self._lacks(partition):
-            return None
-        epoch, since_ms = self._vacant_since.get(key, (partition.leader_epoch, now_ms))
-        if epoch != partition.leader_epoch:
-            since_ms = now_ms
-        self._vacant_since[key] = (partition.leader_epoch, since_ms)
+        since_ms = self._note_vacant(partition, now_ms)
         candidates = self.candidates(partition, peers)
         is_clean = bool(candidates)
         if not is_clean and is_unclean_allowed:
@@ -162,6 +158,15 @@ class LeaderElector:
         if now_ms < since_ms + place * self._step_in_delay_ms:
             return None
         return self._change(partition, peers, self._broker_id, is_clean=is_clean)
+
+    def _note_vacant(self, partition: Partition, now_ms: float) -> float:
+        """Return the time since which the partition has had no leader after its leader epoch."""
+        key = _key(partition)
+        epoch, since_ms = self._vacant_since.get(key, (partition.leader_epoch, now_ms))
+        if epoch != partition.leader_epoch:
+            since_ms = now_ms
+        self._vacant_since[key] = (partition.leader_epoch, since_ms)
+        return since_ms
 
     def inherit(
         self, partition: Partition, peers: PeerLeases, live: Iterable[int]

@@ -74,8 +74,8 @@ class Forwarder:
         self._parked = ParkedBatches()
         self._woken: dict[PartitionName, None] = {}  # parked, may all be sent in the next turn
         self._under_way: Counter[UUID] = Counter()  # requests by the leader's process
-        # Parked partitions of a process that has ``UNDER_WAY_MAX`` requests.
-        self._crowded: dict[UUID, dict[PartitionName, None]] = {}
+        # Parked partitions whose leader's process has ``UNDER_WAY_MAX`` requests.
+        self._held_back: dict[UUID, dict[PartitionName, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._traffic = node.counters.gateway
         self._is_closed = False
@@ -124,7 +124,7 @@ class Forwarder:
             return
         process = leader.incarnation
         if self._under_way[process] >= UNDER_WAY_MAX:
-            self._crowded.setdefault(process, {})[one.name] = None
+            self._held_back.setdefault(process, {})[one.name] = None
             self._park(one)
             return
         sent = self._sent.setdefault(one.name, SentBatches(process))
@@ -179,27 +179,39 @@ class Forwarder:
         batches: Sequence[GatewayBatch],
         done: asyncio.Future[list[GatewayResult]],
     ) -> None:
+        """Handle the end of a request, and send the parked batches of its partitions.
+
+        Those of a partition whose leader was not there are tried again later, by the timer.
+        """
         self._note_answered(process)
         error = None if done.cancelled() else done.exception()
-        away: set[PartitionName] = set()  # whose leader is not there: to be tried again later
+        leaderless: set[PartitionName] = set()
         if isinstance(error, NotSent):
+            leaderless = {one.name for one in batches}
             for one in batches:
-                away.add(one.name)
                 if self._take_back(one):
                     self._park(one)
         elif done.cancelled() or error is not None:
             logger.warning("a leader has not answered a gateway", extra={"reason": repr(error)})
             self._lose_sent(batches, "the leader has not answered")
         else:
-            for one, result in zip(batches, done.result(), strict=True):
-                if result.error_code in MOVED:
-                    away.add(one.name)
-                else:
-                    away.discard(one.name)
-                self._take_result(one, result)
+            leaderless = self._take_results(batches, done.result())
         for name in dict.fromkeys(one.name for one in batches):
-            if name in self._parked and name not in self._sent and name not in away:
+            if name in self._parked and name not in self._sent and name not in leaderless:
                 self._wake(name)
+
+    def _take_results(
+        self, batches: Sequence[GatewayBatch], results: Sequence[GatewayResult]
+    ) -> set[PartitionName]:
+        """Take the answers; return the partitions that the broker does not lead by their last."""
+        leaderless: set[PartitionName] = set()
+        for one, result in zip(batches, results, strict=True):
+            if result.error_code in MOVED:
+                leaderless.add(one.name)
+            else:
+                leaderless.discard(one.name)
+            self._take_result(one, result)
+        return leaderless
 
     def _note_answered(self, process: UUID) -> None:
         """Send batches of partitions that wait for answers of the process, now that some came."""
@@ -208,7 +220,7 @@ class Forwarder:
             return
         if not self._under_way[process]:
             del self._under_way[process]
-        for name in self._crowded.pop(process, ()):
+        for name in self._held_back.pop(process, ()):
             if name in self._parked and name not in self._sent:
                 self._wake(name)
 
@@ -232,15 +244,21 @@ class Forwarder:
         ):
             self._park(one)
         else:
-            if code is ErrorCode.out_of_order_sequence_number or (
-                code in SKIPPED and self._batches.is_behind_lost(one)
-            ):
-                # Both come again then, in order. The one before may have come by another way, and
-                # this answer has waited for the commits of others: librdkafka would take the gap
-                # for the end of the producer, if it has got the other answer first.
-                code = ErrorCode.not_leader_or_follower
             where = one.replica.partition
+            code = self._code_for_producer(one, code)
             self._batches.lose(one, code, f"the leader of {where} refuses the batch")
+
+    def _code_for_producer(self, one: GatewayBatch, code: ErrorCode) -> ErrorCode:
+        """Return the error for a refused batch; a gap is one after which it comes again.
+
+        The batch before comes again too, so both come in order. It may have reached the leader by
+        another way, and this answer has waited for the commits of others: librdkafka would take the
+        gap for the end of the producer, if it has got the other answer first.
+        """
+        is_gap = code is ErrorCode.out_of_order_sequence_number or (
+            code in SKIPPED and self._batches.is_behind_lost(one)
+        )
+        return ErrorCode.not_leader_or_follower if is_gap else code
 
     def _take_back(self, one: GatewayBatch) -> bool:
         """Return whether the batch was with a leader, and has an answer now."""

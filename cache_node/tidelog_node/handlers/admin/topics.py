@@ -6,7 +6,7 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Collection, Iterable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -259,25 +259,11 @@ class TopicHandlers:
         try:
             image = await self._node.view.refresh()
         except StoreUnavailable as error:
-            code = admin_error_code(error)
-            results += [
-                _undeleted(code, str(error), name=name) async for name in turn.each(set(names))
-            ]
-            results += [
-                _undeleted(code, str(error), topic_id=topic_id)
-                async for topic_id in turn.each(set(ids))
-            ]
+            results += await _all_undeleted(turn, names, ids, error)
             return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
         by_id: dict[UUID, str] = {}
-        async for topic_id in turn.each(ids):
-            if topic_id in repeated_ids:
-                continue
-            name = image.topic_names.get(topic_id)
-            if name is None:
-                unknown = UnknownTopicId("This server does not host this topic ID.")
-                results.append(_undeleted(unknown.code, str(unknown), topic_id=topic_id))
-            else:
-                by_id[topic_id] = name
+        asked_ids = [one async for one in turn.each(ids) if one not in repeated_ids]
+        results += await _resolve_ids(image, turn.each(asked_ids), by_id)
         named = [name async for name in turn.each(names) if name not in repeated_names]
         results += await self._resolve_names(image, turn.each(named), by_id)
         quota = self._quota(context, STRICT_DELETION_FROM)
@@ -386,3 +372,28 @@ def _undeleted(
         error_code=code,
         error_message=problem,
     )
+
+
+async def _all_undeleted(
+    turn: RequestTurn, names: Collection[str], ids: Collection[UUID], error: StoreUnavailable
+) -> list[delete_response.DeletableTopicResult]:
+    """Return the error of every topic of a request, none of which was deleted for it."""
+    code, text = admin_error_code(error), str(error)
+    results = [_undeleted(code, text, name=name) async for name in turn.each(set(names))]
+    results += [_undeleted(code, text, topic_id=topic_id) async for topic_id in turn.each(set(ids))]
+    return results
+
+
+async def _resolve_ids(
+    image: ClusterImage, ids: AsyncIterable[UUID], by_id: dict[UUID, str]
+) -> list[delete_response.DeletableTopicResult]:
+    """Add the topics with these ids to ``by_id``; return the answers for unknown ones."""
+    results = []
+    async for topic_id in ids:
+        name = image.topic_names.get(topic_id)
+        if name is None:
+            unknown = UnknownTopicId("This server does not host this topic ID.")
+            results.append(_undeleted(unknown.code, str(unknown), topic_id=topic_id))
+        else:
+            by_id[topic_id] = name
+    return results
