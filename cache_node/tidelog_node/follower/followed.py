@@ -382,6 +382,8 @@ class FollowedPartitions:
                 self._to_update[followed] = None
                 self._on_possible()
                 return
+            if self._partitions.get(followed.key) is not followed:
+                return  # It was deleted, for example, and its log with it.
             followed.is_begun = False
             self._put_off(followed, self._backoff_s())
             if str(problem) == followed.start_problem:

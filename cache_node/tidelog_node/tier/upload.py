@@ -57,6 +57,7 @@ async def upload_segment(
             keys.log,
             source.size_bytes,
             lambda: store.put_file(keys.log, source.path, kms_key_id=kms_key_id),
+            path=source.path,
         )
         after = _identity(source.path)
     except OSError as error:
@@ -89,9 +90,17 @@ async def _stored_ms(store: ObjectStore, key: str) -> int:
 
 
 async def _put_once(
-    store: ObjectStore, key: str, size_bytes: int, put: Callable[[], Awaitable[None]]
+    store: ObjectStore,
+    key: str,
+    size_bytes: int,
+    put: Callable[[], Awaitable[None]],
+    *,
+    path: Path | None = None,
 ) -> bool:
-    """Store the object; return False if one of that size existed already."""
+    """Store the object; return False if one of that size existed already.
+
+    Raises ``OSError`` if the file at the path cannot be read: no further try would help.
+    """
     delay_s = DELAY_S_MIN
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
@@ -102,6 +111,8 @@ async def _put_once(
         except (StoreUnavailable, OutcomeUnknown) as error:
             if isinstance(error, OutcomeUnknown) and await _is_there(store, key, size_bytes):
                 return False
+            if path is not None:
+                _identity(path)
             if attempt == ATTEMPTS_MAX:
                 raise
             logger.warning(

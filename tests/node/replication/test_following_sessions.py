@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ErrorCode, StorageError, TierUnavailable
+from tidelog_core.errors import (
+    ErrorCode,
+    StorageError,
+    TierUnavailable,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata import records
 from tidelog_node.follower import fetcher
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.follower.followed import PartitionAnswer
@@ -267,6 +273,30 @@ def test_a_start_that_is_not_found_is_said_once(
                 await asyncio.wait([followed.task])
                 await asyncio.sleep(0)
                 assert caplog.messages.count("no new start found, will retry") == count
+
+    run(test())
+
+
+def test_nothing_is_said_of_a_start_that_is_looked_for_while_the_topic_is_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with fetching(tmp_path, partition_count=1) as (node, leader, fetchers):
+            await held(leader)
+            (one,) = fetchers._fetchers.values()
+            (followed,) = one.followed._partitions.values()
+
+            async def delete() -> None:
+                await node.store.commit([records.delete(node.view.image.topics["t"])])
+                await node.view.refresh()
+                raise UnknownTopicOrPartition("t-0 was deleted")
+
+            one.followed._start(followed, delete())
+            assert followed.task is not None
+            await asyncio.wait([followed.task])
+            await asyncio.sleep(0)
+            assert not len(one.followed)
+            assert "no new start found, will retry" not in caplog.messages
 
     run(test())
 

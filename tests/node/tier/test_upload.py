@@ -15,7 +15,9 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
+from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import SegmentKeys
 from tidelog_node.tier import upload
@@ -58,7 +60,7 @@ def request(folder: Path) -> UploadRequest:
     return UploadRequest(source, KEYS, "")
 
 
-async def run_upload(store: FlakyStore, wanted: UploadRequest) -> UploadResult:
+async def run_upload(store: ObjectStore, wanted: UploadRequest) -> UploadResult:
     with ThreadPoolExecutor(1) as executor:
         return await upload_segment(store, wanted, executor=executor)
 
@@ -146,3 +148,21 @@ async def test_a_file_that_is_replaced_meanwhile_is_not_reported_as_stored(tmp_p
     make: Callable[[], FlakyStore] = Replacing
     with pytest.raises(StorageError, match="replaced"):
         await run_upload(make(), wanted)
+
+
+class VanishingStore(FolderObjectStore):
+    """A folder whose source files go before they are read, because their topic is deleted."""
+
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        path.unlink(missing_ok=True)
+        await super().put_file(key, path, kms_key_id=kms_key_id)
+
+
+async def test_a_file_that_is_gone_is_not_taken_for_a_store_that_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = VanishingStore(tmp_path / "objects")
+    with pytest.raises(StorageError, match="cannot be read"):
+        await run_upload(store, request(tmp_path / "log"))
+    assert caplog.messages == []
+    await store.close()
