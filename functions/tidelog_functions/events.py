@@ -22,7 +22,7 @@ from urllib.parse import unquote_plus
 
 from tidelog_core.errors import ErrorCode, TidelogError
 
-SCHEDULERS = frozenset({"aws.events", "aws.scheduler"})
+SCHEDULERS = ("aws.events", "aws.scheduler")  # compared with values of any type
 NESTING_MAX = 2  # an event in an SQS message in the function's event
 
 
@@ -83,7 +83,7 @@ def _parse_record(
             raise UnknownEvent(f"{where} is a message in a message in a message")
         try:
             body: object = json.loads(_text(record.get("body"), f"{where}.body"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UnknownEvent(f"{where}.body is not JSON: {error}") from None
         return parse_event(body, nesting=nesting + 1)
     name = record.get("eventName")
