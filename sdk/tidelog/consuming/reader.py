@@ -13,7 +13,7 @@ from tidelog.cluster import Cluster
 from tidelog.consuming.assignment_calls import AssignmentCalls
 from tidelog.consuming.position_calls import PositionCalls
 from tidelog.consuming.positions import PartitionState
-from tidelog.consuming.record_iterator import RecordIterator
+from tidelog.consuming.record_iterator import Iteration, RecordIterator
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.consuming.value_decoding import ValueDecoding, check_decoder
 from tidelog.errors import InvalidRequest, needing_arrow
@@ -139,10 +139,13 @@ class RecordReader(AssignmentCalls, PositionCalls):
         """
         return RecordIterator(self._iterate)
 
-    async def _iterate(self) -> AsyncGenerator[ConsumerRecord, None]:
-        while True:
-            for record in self.hand_out_run(await self.next_run()):
-                yield record
+    async def _iterate(self, iteration: Iteration) -> AsyncGenerator[ConsumerRecord, None]:
+        try:
+            while True:
+                for record in self.hand_out_run(await self.next_run()):
+                    yield record
+        finally:
+            iteration.has_ended = True
 
     async def next_run(self) -> PartitionState:
         """Wait for a partition with records and return it. Used by ``SyncConsumer``."""

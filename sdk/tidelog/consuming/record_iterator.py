@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from types import AsyncGeneratorType
-from typing import cast
 
 from tidelog.consuming.records import ConsumerRecord
+
+
+class Iteration:
+    """One generator's run. The generator notes its end: asking it would take longer."""
+
+    __slots__ = ("has_ended",)
+
+    def __init__(self) -> None:
+        self.has_ended = False
 
 
 class RecordIterator:
@@ -16,12 +23,13 @@ class RecordIterator:
     ``anext`` would end the reading.
     """
 
-    __slots__ = ("_begin", "_is_closed", "_records")
+    __slots__ = ("_begin", "_is_closed", "_iteration", "_records")
 
-    def __init__(self, begin: Callable[[], AsyncGenerator[ConsumerRecord, None]]) -> None:
+    def __init__(self, begin: Callable[[Iteration], AsyncGenerator[ConsumerRecord, None]]) -> None:
         self._begin = begin
-        self._records = self._begun()
         self._is_closed = False
+        self._iteration = Iteration()
+        self._records = begin(self._iteration)
 
     def __aiter__(self) -> RecordIterator:
         """Return this iterator."""
@@ -29,15 +37,12 @@ class RecordIterator:
 
     def __anext__(self) -> Awaitable[ConsumerRecord]:
         """Return what waits for the next record."""
-        if self._records.ag_frame is None and not self._is_closed:
-            self._records = self._begun()
+        if self._iteration.has_ended and not self._is_closed:
+            self._iteration = Iteration()
+            self._records = self._begin(self._iteration)
         return self._records.__anext__()
 
     async def aclose(self) -> None:
         """End the iteration."""
         self._is_closed = True
         await self._records.aclose()
-
-    def _begun(self) -> AsyncGeneratorType[ConsumerRecord, None]:
-        # Its abstract class does not tell whether it has ended.
-        return cast("AsyncGeneratorType[ConsumerRecord, None]", self._begin())
