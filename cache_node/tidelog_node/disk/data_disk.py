@@ -147,8 +147,8 @@ class DiskWatch:
             wanted = 2 * reserve if is_full else reserve
             is_full = problem is not None or found.free_bytes < wanted
             disk.left_bytes = max(found.free_bytes - reserve, LOW_STEP_BYTES)
-        self._tell_full(is_full, _room(found.free_bytes, reserve))
-        self._tell_failed(has_failed, str(problem))
+        self._report_full(is_full, _room(found.free_bytes, reserve))
+        self._report_failed(has_failed, str(problem))
         disk.change(is_full=is_full, has_failed=has_failed)
 
     def _reserve(self, total_bytes: int) -> int:
@@ -166,14 +166,14 @@ class DiskWatch:
         reserve = self._reserve(usage.total)
         disk.left_bytes = max(usage.free - reserve, LOW_STEP_BYTES)
         if usage.free < reserve:
-            self._tell_full(True, _room(usage.free, reserve))
+            self._report_full(True, _room(usage.free, reserve))
             disk.change(is_full=True, has_failed=disk.has_failed)
 
     def _on_trouble(self, said: str) -> None:
         """Probe the disk at the next check."""
         self._must_probe = True
         if self._disk.is_full:
-            self._tell_full(True, said)
+            self._report_full(True, said)
         self._stir.set()
 
     def _on_change(self) -> None:
@@ -192,7 +192,7 @@ class DiskWatch:
             )
             self._not_before = now + wait_s
 
-    def _tell_full(self, is_full: bool, reason: str) -> None:
+    def _report_full(self, is_full: bool, reason: str) -> None:
         extra = {"path": str(self._path), "reason": reason}
         if is_full and self.health.report(FULL, reason):
             logger.warning(
@@ -202,7 +202,7 @@ class DiskWatch:
         elif not is_full and self.health.clear(FULL):
             logger.warning("disk has room again", extra=extra)
 
-    def _tell_failed(self, has_failed: bool, reason: str) -> None:
+    def _report_failed(self, has_failed: bool, reason: str) -> None:
         extra = {"path": str(self._path), "reason": reason}
         if has_failed and self.health.report(FAILED, reason):
             logger.error(

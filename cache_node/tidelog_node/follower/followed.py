@@ -327,7 +327,7 @@ class FollowedPartitions:
         if records is None:
             return None
         info = _append(followed.replica, records, room.limit)
-        self._note_fruit(followed, info is not None and info.size_bytes > 0)
+        self._note_effect(followed, info is not None and info.size_bytes > 0)
         if info is None:
             return None
         room.note_append(info)
@@ -346,9 +346,9 @@ class FollowedPartitions:
             },
         )
         log.truncate_to(offset)
-        self._note_fruit(followed, before != (log.log_end_offset, log.leader_epoch))
+        self._note_effect(followed, before != (log.log_end_offset, log.leader_epoch))
 
-    def _note_fruit(self, followed: Followed, has_changed: bool) -> None:
+    def _note_effect(self, followed: Followed, has_changed: bool) -> None:
         """Note whether an answer that had something to apply has changed the log.
 
         The partition waits as Kafka's fetcher has it wait after a fault of its answer.

@@ -103,8 +103,10 @@ class StoreIdentity:
         known = self._known or await self._read_known()
         if known is None:
             await self._require_first(objects, cluster_id)
-            known = self._known = await _note(self._metadata, await _created(objects, cluster_id))
-        found = await _read(objects, cluster_id)
+            known = self._known = await _get_or_create_item(
+                self._metadata, await _get_or_create_id(objects, cluster_id)
+            )
+        found = await _read_id(objects, cluster_id)
         if found == known:
             return
         if found is not None and found == await self._read_known():
@@ -143,13 +145,13 @@ async def accept_store(objects: ObjectStore, metadata: MetadataStore, cluster_id
     A node that has checked another store goes on writing that. Raises the errors of both stores.
     """
     try:
-        store_id = await _created(objects, cluster_id)
+        store_id = await _get_or_create_id(objects, cluster_id)
     except CorruptObject:
         store_id = str(uuid4())
         content = StoreIdentityObject(store_id=store_id)
         await objects.replace(store_identity_key(cluster_id), content.to_bytes())
 
-    def replace(item: Item | None) -> tuple[str | None, Write | None]:
+    def replace_known_id(item: Item | None) -> tuple[str | None, Write | None]:
         known = None if item is None else KnownObjectStore.from_item(item)
         if known is not None and known.store_id == store_id:
             return store_id, None
@@ -157,7 +159,7 @@ async def accept_store(objects: ObjectStore, metadata: MetadataStore, cluster_id
         write = put(KnownObjectStore(store_id=store_id, version=version), is_logged=False)
         return None if known is None else known.store_id, write
 
-    before = await update(metadata, known_object_store_key(), replace)
+    before = await update(metadata, known_object_store_key(), replace_known_id)
     await _create_manifests(objects, metadata, cluster_id)
     return Accepted(before, store_id)
 
@@ -200,21 +202,21 @@ async def _has_records(metadata: MetadataStore, image: ClusterImage) -> bool:
     return False
 
 
-async def _created(objects: ReadAndPut, cluster_id: str) -> str:
-    """Return the id that the store has, once it has one."""
-    found = await _read(objects, cluster_id)
+async def _get_or_create_id(objects: ReadAndPut, cluster_id: str) -> str:
+    """Return the id in the object store; a store without one gets a new one."""
+    found = await _read_id(objects, cluster_id)
     if found is not None:
         return found
-    made = str(uuid4())
-    content = StoreIdentityObject(store_id=made)
+    new_id = str(uuid4())
+    content = StoreIdentityObject(store_id=new_id)
     try:
         await objects.put(store_identity_key(cluster_id), content.to_bytes())
     except ObjectExists:
-        return await _read(objects, cluster_id) or made
-    return made
+        return await _read_id(objects, cluster_id) or new_id
+    return new_id
 
 
-async def _read(objects: ReadAndPut, cluster_id: str) -> str | None:
+async def _read_id(objects: ReadAndPut, cluster_id: str) -> str | None:
     key = store_identity_key(cluster_id)
     try:
         return StoreIdentityObject.parse(await objects.get(key), key=key).store_id
@@ -222,8 +224,8 @@ async def _read(objects: ReadAndPut, cluster_id: str) -> str | None:
         return None
 
 
-async def _note(metadata: MetadataStore, store_id: str) -> str:
-    """Return the id that the metadata store has, once it has one."""
+async def _get_or_create_item(metadata: MetadataStore, store_id: str) -> str:
+    """Return the id in the metadata store; it becomes ``store_id`` if there is none."""
 
     def create(item: Item | None) -> tuple[str, Write | None]:
         if item is not None:
