@@ -333,11 +333,14 @@ def test_a_task_waits_for_a_leader_that_was_killed_and_comes_back(tmp_path):
             admin.create_topic("t", partition_count=1)
         with Producer(node.address).sync() as sender:
             send(sender, "t", 0, 100)
-        given = options(node, "t", **{"kafka.request.timeout.ms": "60000"})
-        splits = plan_read(parse_options(given)).splits
+        given = parse_options(options(node, "t", **{"kafka.request.timeout.ms": "60000"}))
+        assert given.nodes is not None
+        # A busy machine takes longer to start a node than a task waits.
+        given = replace(given, nodes=replace(given.nodes, first_node_timeout_ms=60_000))
+        (split,) = plan_read(given).splits
         node.kill()
         with ThreadPoolExecutor(1) as beside:
-            found = beside.submit(rows, given, splits)
+            found = beside.submit(lambda: pa.Table.from_batches(read_rows(given, split)))
             node.start()
             assert found.result()["offset"].to_pylist() == list(range(100))
     finally:
