@@ -13,6 +13,7 @@ from tidelog.errors import InvalidRequest
 from tests.sdk.cancelling import Cancelled, Place, places
 from tests.sdk.group_readers import CONSUMER, Log
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually_async
 
 WAITED_S = 30.0  # for what a fault would keep from happening at all
 CLASSIC: dict[str, Any] = {"heartbeat_interval_ms": 100}
@@ -117,8 +118,7 @@ async def test_a_producer_whose_close_was_cancelled_is_closed(
     count, _ = await cancelled_at(None, (await used()).close())
     for place in places(count):
         await cancelled_at(place, (await used()).close())
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() - before == set()
+    await eventually_async(lambda: not asyncio.all_tasks() - before, "no task is left")
 
 
 # -- reading --
@@ -239,8 +239,7 @@ async def test_a_consumer_whose_end_was_cancelled_reads_no_more_of_its_group(
                 await consumer.poll(timeout_ms=0)
         async with asyncio.timeout(WAITED_S):
             await consumer.close()
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() - before == set()
+    await eventually_async(lambda: not asyncio.all_tasks() - before, "no task is left")
 
 
 async def test_calls_of_an_admin_that_are_cancelled_leave_it_usable(

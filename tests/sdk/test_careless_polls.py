@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from typing import Any
@@ -20,14 +21,15 @@ SECONDS = 1.0
 
 
 async def poll_on(consumer: Consumer) -> Counter[str]:
-    """Poll for some time, whatever is raised; return the names of the errors."""
+    """Poll for some time behind the first error; return the names of the errors."""
     errors: Counter[str] = Counter()
-    ends_at = time.monotonic() + SECONDS
-    while time.monotonic() < ends_at:
+    ends_at = math.inf
+    while time.monotonic() < ends_at or errors.total() < 2:
         try:
             await consumer.poll(timeout_ms=100)
         except TidelogError as error:
             errors[type(error).__name__] += 1
+            ends_at = min(ends_at, time.monotonic() + SECONDS)
         await asyncio.sleep(0)
     return errors
 

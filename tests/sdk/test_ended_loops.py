@@ -16,6 +16,7 @@ from tidelog.errors import ClientClosed, InvalidRequest
 
 from tests.sdk.scripted_node import ScriptedNode
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually_async
 
 WAITED_S = 30.0  # for what a fault would keep from happening at all
 
@@ -171,9 +172,10 @@ async def test_a_client_that_closes_while_it_starts_leaves_no_task() -> None:
                 assert starting.done(), turns
                 if (error := starting.exception()) is not None:
                     assert isinstance(error, ClientClosed), turns
-        await asyncio.sleep(0.05)  # The node learns of the last ones.
-        left = {task for task in asyncio.all_tasks() - before if "_serve" not in repr(task)}
-        assert left == set()
+        await eventually_async(
+            lambda: all("_serve" in repr(task) for task in asyncio.all_tasks() - before),
+            "no task of a client is left",
+        )
 
 
 # -- loops that end --

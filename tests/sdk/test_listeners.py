@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -226,12 +227,12 @@ async def test_a_group_whose_members_have_slow_listeners_comes_to_rest(
     node: NodeProcess, new_topic: Callable[..., str], name: str
 ) -> None:
     topic = new_topic(6)
-    count = 0
+    called_at = 0.0
 
     class Slow(RebalanceListener):
         async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-            nonlocal count
-            count += 1
+            nonlocal called_at
+            called_at = time.monotonic()
             await asyncio.sleep(0.3)
 
         async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -243,10 +244,9 @@ async def test_a_group_whose_members_have_slow_listeners_comes_to_rest(
         await reader.__aenter__()
     try:
         await eventually_async(is_divided(6, *readers), "three share")
-        await asyncio.sleep(1.0)  # Another rebalance would have begun.
-        settled = count
-        await asyncio.sleep(0.5)
-        assert count == settled
+        # Another rebalance would begin before.
+        await eventually_async(lambda: time.monotonic() - called_at > 1.5, "it rests", 60)
+        assert is_divided(6, *readers)()
     finally:
         for reader in readers:
             await reader.__aexit__()
