@@ -13,7 +13,7 @@ from tidelog_core.diskless.wal.build import (
     frame_object,
 )
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalKind
-from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.rows import EpochRow, MarkRow, WalSection, pack_rows
 from tidelog_core.diskless.wal.scan import SliceScan, scan_slice
 from tidelog_core.records.header import Buffer
 
@@ -26,7 +26,7 @@ def build_data_object(
     epochs: Iterable[EpochRow] = (),
     marks: Iterable[MarkRow] = (),
 ) -> BuiltObject:
-    """Return the object with these slices in their order.
+    """Return the object with these slices in their order. No node writes marks.
 
     Every batch must be whole: raises ``CorruptRecordBatch``. CRCs of batches are not checked
     again, they were when the batches were appended.
@@ -38,6 +38,7 @@ def build_data_object(
         scans.append((one, scan_slice(one.data, position, is_foreign=one.is_foreign)))
         body.append(one.data)
         position += len(one.data)
-    sections = data_sections(scans, references=references, epochs=epochs, marks=marks)
+    sections = data_sections(scans, references=references, epochs=epochs)
+    sections[WalSection.MARKS] = pack_rows(WalSection.MARKS, marks)
     frame = frame_object(name, WalKind.DATA, position - HEADER_SIZE, sections)
     return BuiltObject(frame.header, b"".join([frame.head, *body, frame.tail]))

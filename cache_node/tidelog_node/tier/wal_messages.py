@@ -32,7 +32,6 @@ from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName, Snapshot
 from tidelog_core.diskless.wal.rows import (
     BatchRow,
     EpochRow,
-    MarkRow,
     RowTable,
     SliceRow,
     WalSection,
@@ -93,7 +92,6 @@ class WalBuildRequest:
     name: ObjectName
     slices: tuple[SliceFiles, ...]
     epochs: tuple[EpochRow, ...] = ()
-    marks: tuple[MarkRow, ...] = ()
     references: tuple[ForeignSlice, ...] = ()
 
 
@@ -156,13 +154,12 @@ WalRequest = (
 def wal_request_to_fields(request: WalRequest) -> Fields:
     """Return the request as JSON values, without its number."""
     match request:
-        case WalBuildRequest(name, slices, epochs, marks, references):
+        case WalBuildRequest(name, slices, epochs, references):
             return {
                 "op": "wal-build",
                 "name": _pack_name(name),
                 "slices": [_pack_slice(one) for one in slices],
                 "epochs": pack_rows(WalSection.EPOCHS, epochs).hex(),
-                "marks": pack_rows(WalSection.MARKS, marks).hex(),
                 "references": [_pack_reference(one) for one in references],
             }
         case WalBuildPutRequest(build, timeout_s):
@@ -228,12 +225,11 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
 
 
 def _unpack_build(fields: Fields) -> WalBuildRequest:
-    epochs, marks = bytes.fromhex(fields["epochs"]), bytes.fromhex(fields["marks"])
+    epochs = bytes.fromhex(fields["epochs"])
     return WalBuildRequest(
         _unpack_name(fields["name"]),
         tuple(map(_unpack_slice, fields["slices"])),
         tuple(RowTable(EpochRow, WalSection.EPOCHS, memoryview(epochs))),
-        tuple(RowTable(MarkRow, WalSection.MARKS, memoryview(marks))),
         tuple(map(_unpack_reference, fields["references"])),
     )
 

@@ -84,9 +84,7 @@ def _write_body(
             _check_offsets(one, scan)
             scans.append((one, scan))
             position += scan.size_bytes
-        sections = data_sections(
-            scans, references=request.references, epochs=request.epochs, marks=request.marks
-        )
+        sections = data_sections(scans, references=request.references, epochs=request.epochs)
         frame = frame_object(name, WalKind.DATA, _body_size(request), sections)
     except WalBuildFailed:
         raise

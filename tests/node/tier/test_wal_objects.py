@@ -28,7 +28,7 @@ from tidelog_core.diskless.wal.build import (
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.rows import EpochRow
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
 from tidelog_core.log.local_log import LocalLog
@@ -78,7 +78,6 @@ from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
 from tests.support.wal_objects import CHAIN, CLUSTER, HEIR, TOPIC_ID, foreign_slice
 
 EPOCHS = (EpochRow(TOPIC_ID.bytes, 0, 0, 0, HEIR.chain_id.bytes, HEIR.broker_id, 0, 41),)
-MARKS = (MarkRow(TOPIC_ID.bytes, 0, 0, 3, 8),)
 
 
 def log_of(directory: Path, batch_count: int = 12, **settings: Any) -> LocalLog:
@@ -111,7 +110,7 @@ def place(sequence: int = 0) -> ObjectName:
 def expected(request: WalBuildRequest) -> BuiltObject:
     """Build it without files."""
     slices = [WalSlice(one.topic_id, one.partition, 0, bytes_of(one)) for one in request.slices]
-    return build_data_object(request.name, slices, epochs=request.epochs, marks=request.marks)
+    return build_data_object(request.name, slices, epochs=request.epochs)
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ async def objects(store: FolderObjectStore) -> AsyncIterator[WalObjects]:
 
 def request_of(log: LocalLog, sequence: int = 0, *, end_offset: int = 24) -> WalBuildRequest:
     slices = (files_of(log, 0, 0, end_offset), files_of(log, 1, 3, 12))
-    return WalBuildRequest(place(sequence), slices, EPOCHS, MARKS)
+    return WalBuildRequest(place(sequence), slices, EPOCHS)
 
 
 async def put(objects: WalObjects, sequence: int = 0) -> PutOutcome:

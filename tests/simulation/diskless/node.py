@@ -30,7 +30,7 @@ from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.header import HEADER_SIZE, parse_header
 from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
-from tidelog_core.diskless.wal.rows import BatchRow, MarkRow
+from tidelog_core.diskless.wal.rows import BatchRow
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -247,9 +247,7 @@ class Incarnation:
         name = ObjectName(
             CLUSTER, self.chain, order.sequence, order.committed_end, order.previous_crc, 0
         )
-        return build_data_object(
-            name, slices, references=content.references, epochs=content.epochs, marks=content.marks
-        )
+        return build_data_object(name, slices, references=content.references, epochs=content.epochs)
 
     def _build(self, order: chain_writer.BuildObject) -> None:
         fails = self.world.now_ms < self.node.disk_fails_until_ms
@@ -598,9 +596,6 @@ class Incarnation:
         if stored.chains == log.stored.chains and stored.version > log.stored.version:
             log.stored = stored
             log.log_start = max(log.log_start, stored.log_start_offset)
-            self.writer.note_mark(
-                MarkRow(partition.topic_id.bytes, partition.partition, 0, log.log_start, 0)
-            )
 
     def _tier(self) -> None:
         for partition, log in self.logs.items():

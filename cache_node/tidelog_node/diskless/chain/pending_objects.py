@@ -245,7 +245,7 @@ class PendingObjects:
             built.previous_crc,
             pending.created_ms,
         )
-        return WalBuildRequest(name, slices, content.epochs, content.marks, pending.references)
+        return WalBuildRequest(name, slices, content.epochs, pending.references)
 
 
 def _count_failure(pending: PendingObject, error: Exception) -> None:

@@ -34,7 +34,7 @@ from tidelog_core.diskless.chain.steady_time import SteadyTime
 from tidelog_core.diskless.wal.build import ForeignSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.wal.header import NO_HEADER_CRC, WalHeader, WalKind
-from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.rows import EpochRow
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
 ATTEMPTS_AT_ONCE_MAX = 2  # a PUT and its hedge
@@ -223,10 +223,6 @@ class ChainWriter:
         self._require_entered(partition_of(reference), reference.leader_epoch)
         self._waiting.add_reference(reference, self._time.advance(now_ms))
         return self.tick(now_ms)
-
-    def note_mark(self, row: MarkRow) -> None:
-        """A log start or the end of the tier has moved; the next object says so."""
-        self._waiting.set_mark(row)
 
     def put_empty_object(self, now_ms: float) -> list[Decision]:
         """Put an object without records, unless something is pending.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tidelog_core.diskless.wal.build import ForeignSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.rows import EpochRow
 
 # Counted for a reference and for each of its batches, so that they are bounded like records.
 REFERENCE_BYTES, REFERENCE_BATCH_BYTES = 192, 64
@@ -38,7 +38,6 @@ class ObjectContent(NamedTuple):
     foreign: tuple[ForeignRange, ...]
     references: tuple[ForeignSlice, ...]
     epochs: tuple[EpochRow, ...]
-    marks: tuple[MarkRow, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -69,7 +68,6 @@ class NotedRanges:
         self._parts: dict[PartitionName | None, deque[_Part]] = {}
         self._ends: dict[PartitionName, int] = {}  # where what is noted next begins
         self._epochs: list[EpochRow] = []
-        self._marks: dict[PartitionName, MarkRow] = {}
         self.size_bytes = 0
         self.first_ms: float | None = None  # when the oldest of them was noted, or before
         self.first_reference_ms: float | None = None  # the same of the references
@@ -110,10 +108,6 @@ class NotedRanges:
         """Note that a leader epoch begins; it goes with the next object, and needs none."""
         self._epochs.append(row)
 
-    def set_mark(self, row: MarkRow) -> None:
-        """Note offsets that have moved; they go with the next object, and need none."""
-        self._marks[PartitionName.of_row(row)] = row
-
     def has(self, partition: PartitionName) -> bool:
         """Return whether something of the partition waits."""
         return partition in self._parts
@@ -130,9 +124,8 @@ class NotedRanges:
             tuple(part for part in taken if isinstance(part, ForeignRange)),
             tuple(part for part in taken if isinstance(part, ForeignSlice)),
             tuple(self._epochs),
-            tuple(self._marks.values()),
         )
-        self._epochs, self._marks = [], {}
+        self._epochs = []
         return content
 
     def _take_parts(self) -> list[_Part]:

@@ -113,7 +113,6 @@ def data_sections(
     *,
     references: Iterable[ForeignSlice] = (),
     epochs: Iterable[EpochRow] = (),
-    marks: Iterable[MarkRow] = (),
 ) -> dict[WalSection, bytes]:
     """Return the sections of an object with these slices, whose bytes were scanned.
 
@@ -130,7 +129,6 @@ def data_sections(
         WalSection.BATCHES: b"".join(batch_rows),
         WalSection.REFERENCES: pack_rows(WalSection.REFERENCES, reference_rows),
         WalSection.EPOCHS: pack_rows(WalSection.EPOCHS, epochs),
-        WalSection.MARKS: pack_rows(WalSection.MARKS, marks),
     }
 
 
