@@ -449,7 +449,7 @@ def test_a_decision_is_read_from_nodes_that_answer_late(address, monkeypatch):
     """The first look ends before any answer can have come."""
     query = Query(address)
     query.decide(0, query.tasks(0, range(10)))
-    monkeypatch.setattr(decision_module, "UNSTABLE_TIMEOUT_MS", 0)
+    monkeypatch.setattr(decision_module, "UNSTABLE_TIMEOUT_MS", 1)
     decision = asyncio.run(read_settled(query.options, query.names))
     assert decision is not None
     assert decision.batch_id == 0
@@ -459,5 +459,5 @@ def test_a_decision_is_read_from_nodes_that_answer_late(address, monkeypatch):
 def test_an_open_decision_on_nodes_that_answer_late_is_settled(address, monkeypatch):
     query = Query(address, **{"kafka.max.block.ms": "30000"})
     leave_decision_open(query, 0, query.tasks(0, range(10)))
-    monkeypatch.setattr(decision_module, "UNSTABLE_TIMEOUT_MS", 0)
+    monkeypatch.setattr(decision_module, "UNSTABLE_TIMEOUT_MS", 1)
     assert asyncio.run(read_settled(query.options, query.names)) is None
