@@ -117,10 +117,12 @@ class LeaderFetcher:
 
     async def close(self) -> None:
         """Stop fetching; cancels its tasks and waits for them."""
-        self._task.cancel()
-        await self.followed.close()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        tasks = [self._task, *self.followed.tasks()]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
 
     def _send_now(self) -> None:
         """Send a fetch for new partitions soon, also while another is held."""

@@ -107,20 +107,14 @@ class FollowedPartitions:
         self._to_update: dict[Followed, None] = {}  # before the next fetch
         self._waits: list[tuple[float, int, Followed]] = []  # a heap, by end of the wait
         self._wait_count = 0
-        self._next_end: asyncio.TimerHandle | None = None  # of the wait that ends first
-
-    async def close(self) -> None:
-        """Cancel the tasks that find new starts, and wait for them. Nothing is fetched any more."""
-        if self._next_end is not None:
-            self._next_end.cancel()
-        tasks = [followed.task for followed in self._partitions.values() if followed.task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def __len__(self) -> int:
         """Return the number of partitions."""
         return len(self._partitions)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return the running tasks that find new starts."""
+        return [followed.task for followed in self._partitions.values() if followed.task]
 
     def add(self, replica: Replica, follower: FollowerState) -> None:
         """Follow the partition in this leader epoch."""
@@ -197,21 +191,6 @@ class FollowedPartitions:
         self._wait_count += 1
         heappush(self._waits, (followed.not_before, self._wait_count, followed))
         self._to_update[followed] = None
-        self._schedule_next_end()
-
-    def _schedule_next_end(self) -> None:
-        """Have a fetch sent when the first wait ends: the leader may hold the last one for long."""
-        end_s = self._waits[0][0] if self._waits else None
-        timer = self._next_end
-        if timer is not None:
-            if timer.when() == end_s:
-                return
-            timer.cancel()
-        self._next_end = None if end_s is None else self._loop.call_at(end_s, self._end_wait)
-
-    def _end_wait(self) -> None:
-        self._next_end = None
-        self._on_possible()
 
     # -- the next fetch --
 
@@ -225,7 +204,6 @@ class FollowedPartitions:
         waits = self._waits
         while waits and waits[0][0] <= now:
             self._to_update[heappop(waits)[2]] = None
-        self._schedule_next_end()
         if self._to_update:
             to_update, self._to_update = self._to_update, {}
             for followed in to_update:
