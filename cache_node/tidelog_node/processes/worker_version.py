@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Raised with every change of the command line or of a message, for programs between two releases.
-PROTOCOL = 3
+PROTOCOL = 4
 # As this process was loaded: the files on the disk may be others by now.
 NODE_VERSION = f"{__version__}/{PROTOCOL}"
 OTHER_VERSION_STATUS = 76  # exit status of a process of another version; EX_PROTOCOL in sysexits.h

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import typer
-from tidelog_core.batched import batched
 
 from tidelog_cli.clients import opened_cluster
 from tidelog_cli.named_arguments import OnlyTopics
@@ -144,6 +143,7 @@ def _row(
 
 
 async def _statuses_of(store: MetadataStore, image: ClusterImage, topic: str) -> list[TierStatus]:
+    from tidelog_core.batched import batched
     from tidelog_core.errors import CorruptItem
     from tidelog_core.metadata.records import SegmentMeta, segment_collection
     from tidelog_core.tier.status import tier_status
