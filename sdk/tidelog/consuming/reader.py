@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,7 @@ from tidelog.cluster import Cluster
 from tidelog.consuming.assignment_calls import AssignmentCalls
 from tidelog.consuming.position_calls import PositionCalls
 from tidelog.consuming.positions import PartitionState
-from tidelog.consuming.record_iterator import Iteration, RecordIterator
+from tidelog.consuming.record_iterator import RecordIterator
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.consuming.value_decoding import ValueDecoding, check_decoder
 from tidelog.errors import InvalidRequest, needing_arrow
@@ -137,15 +137,11 @@ class RecordReader(AssignmentCalls, PositionCalls):
 
         A wait for a record may be cancelled: the next one goes on.
         """
-        return RecordIterator(self._iterate)
 
-    async def _iterate(self, iteration: Iteration) -> AsyncGenerator[ConsumerRecord, None]:
-        try:
-            while True:
-                for record in self.hand_out_run(await self.next_run()):
-                    yield record
-        finally:
-            iteration.has_ended = True
+        async def next_run() -> Iterator[ConsumerRecord]:
+            return self.hand_out_run(await self.next_run())
+
+        return RecordIterator(next_run)
 
     async def next_run(self) -> PartitionState:
         """Wait for a partition with records and return it. Used by ``SyncConsumer``."""
