@@ -204,19 +204,16 @@ async def _started(reading: _Reading) -> AsyncIterator[Consumer]:
         auto_offset_reset="earliest" if reading.start.kind == EARLIEST else "latest",
         isolation_level="read_committed" if reading.is_committed_only else "read_uncommitted",
     )
-    async with opened(consumer, factory):
+    # The consumer's own exit commits nothing after a failure: what it has polled last was not
+    # printed, or not all of it.
+    async with opened(consumer, factory), consumer:
         if reading.group is not None:
             consumer.subscribe([reading.topic])
         else:
             consumer.assign(partitions)
             for partition, offset in offsets.items():
                 consumer.seek(partition, offset)
-        try:
-            yield consumer
-        except BaseException:
-            # What it has polled last was not printed, or not all of it: it is not committed.
-            await consumer.close(has_failed=True)
-            raise
+        yield consumer
 
 
 async def _partitions(cluster: Cluster, reading: _Reading) -> list[TopicPartition]:
