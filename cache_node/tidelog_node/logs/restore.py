@@ -39,7 +39,7 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
-from tidelog_core.objects.location import open_object_store, parse_object_location
+from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.contents import read_tier
 from tidelog_core.tier.index_file import IndexFile
@@ -171,8 +171,9 @@ async def _lay_all_producers(
                 failed[one.key] = error
 
     try:
-        if parse_object_location(objects_url).scheme != "memory":
-            await StoreIdentity(store, lambda: view.image).check(objects)
+        identity = StoreIdentity.at(objects_url, store, lambda: view.image)
+        if identity is not None:
+            await identity.check(objects)
         async with asyncio.TaskGroup() as group:
             for one in laid:
                 group.create_task(lay_producers(one))

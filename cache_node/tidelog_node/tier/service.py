@@ -25,6 +25,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.tier.contents import read_tier
+from tidelog_core.tier.store_identity import StoreIdentity
 from tidelog_core.tier_compaction.choice import compacted_end
 from tidelog_core.turns import Turn
 
@@ -41,7 +42,6 @@ from tidelog_node.tier.partitions import TieredPartitions
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteReader
 from tidelog_node.tier.retention import Retention, adopt_log_start
 from tidelog_node.tier.retention_loop import RetentionLoop
-from tidelog_node.tier.store_gate import store_identity
 from tidelog_node.tier.swap_watch import SwapWatch
 from tidelog_node.tier.worker_command import WorkerCommand
 
@@ -77,7 +77,7 @@ class TierService:
         # They use the same object store, and are none of this service.
         self.other_workers: list[Callable[[], Awaitable[Mapping[str, Any] | None]]] = []
         config = node.config()
-        self._identity = store_identity(node, objects_url)
+        self._identity = StoreIdentity.at(objects_url, node.store, lambda: node.view.image)
         self.client = TierClient(
             WorkerCommand(
                 socket=socket,

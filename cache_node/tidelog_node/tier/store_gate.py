@@ -25,10 +25,7 @@ from tidelog_core.errors import (
     TierUnavailable,
     WrongObjectStore,
 )
-from tidelog_core.objects.location import parse_object_location
-from tidelog_core.tier.store_identity import StoreIdentity
 
-from tidelog_node.node_context import NodeContext
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.tier.worker_store import WorkerAway
 
@@ -36,13 +33,6 @@ logger = logging.getLogger(__name__)
 
 CHECK_PAUSE_S = 1.0  # after a failed check
 WRONG_STORE = "wrong-object-store"  # a fault
-
-
-def store_identity(node: NodeContext, objects_url: str) -> StoreIdentity | None:
-    """Return how the node's object store is recognized, ``None`` for one that is always new."""
-    if parse_object_location(objects_url).scheme == "memory":
-        return None
-    return StoreIdentity(node.store, lambda: node.view.image)
 
 
 class StoreGate:

@@ -52,6 +52,7 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import ABSENT, Item, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.model import RESERVED_TOPICS
+from tidelog_core.objects.location import parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import (
     cluster_manifest_key,
@@ -89,6 +90,15 @@ class StoreIdentity:
         self._metadata = metadata
         self._image = image
         self._known: str | None = None  # the id in the metadata store; None: not read, or none yet
+
+    @classmethod
+    def at(
+        cls, objects_url: str, metadata: MetadataStore, image: Callable[[], ClusterImage]
+    ) -> StoreIdentity | None:
+        """Return how the store at a location is recognized, ``None`` for one that is always new."""
+        if parse_object_location(objects_url).scheme == "memory":
+            return None
+        return cls(metadata, image)
 
     async def is_known(self) -> bool:
         """Return whether the cluster has an object store. Raises the metadata store's errors."""

@@ -39,6 +39,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.location import parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.subscribers import Subscribers
+from tidelog_core.tier.store_identity import StoreIdentity
 
 from tidelog_node.diskless.chain.former_chains import seal_former_chains
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
@@ -54,7 +55,6 @@ from tidelog_node.tier.lent_ranges import (
     WorkerLender,
 )
 from tidelog_node.tier.protocol import NICENESS
-from tidelog_node.tier.store_gate import store_identity
 from tidelog_node.tier.worker_command import WorkerCommand
 from tidelog_node.tier.worker_starts import CONNECT_S_FIRST
 
@@ -98,7 +98,7 @@ class NodeChain:
             wal_bytes=kept_bytes_max(self._limits),
             memory=self._memory,
         )
-        self._identity = store_identity(node, objects_url)
+        self._identity = StoreIdentity.at(objects_url, node.store, lambda: node.view.image)
         self.client = TierClient(
             self._command, tracer=node.tracer, health=node.health, identity=self._identity
         )

@@ -15,7 +15,7 @@ class RangeReader(Protocol):
 
 
 def range_reader(lender: RangeLender) -> RangeReader:
-    """Return a reader that copies what is lent."""
+    """Return a reader whose bytes the caller may keep: shared memory that is lent is copied."""
 
     async def read(key: str, start: int, end: int, /) -> bytes | memoryview:
         return (await lender.lend(key, start, end)).take()
